@@ -1,0 +1,1 @@
+"""The slow path that builds snapshots: YAML, schema, reload, probes, admin."""

@@ -1,0 +1,170 @@
+"""The ledger: which cells a worker counts into, and the runtime account of a backend and a pool.
+
+A slab is a flat array of signed 64-bit cells in shared memory, one per worker, written by that worker alone. It is
+cut into rows: one for the worker itself, one per listener, pool and backend. This file says what the cells of each
+kind of row mean, and nothing else does: the data plane adds to `cells[row + COLUMN]`, the metrics page reads the same
+tables. Times are summed in microseconds. A plain cell costs 46-90 ns to add to, a metric object 1400-2000 ns.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Cells = MutableSequence[int]
+
+CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
+
+DECISIONS: Final = ("owner", "spill:hot", "spill:full", "failover", "retry", "pinned", "no_key")
+OWNER: Final = 0
+SPILL_HOT: Final = 1
+SPILL_FULL: Final = 2
+FAILOVER: Final = 3
+RETRY: Final = 4
+PINNED: Final = 5
+NO_KEY: Final = 6
+
+# Why a request got its answer from the proxy itself and not from a backend.
+REJECTIONS: Final = (
+    "bad_request", "head_too_large", "uri_too_long", "body_too_large", "unsupported", "request_timeout",
+    "no_route", "no_key", "no_backend", "overloaded", "bad_gateway", "connect_failed", "first_byte_timeout",
+    "body_timeout", "draining",
+)
+# What went wrong between the proxy and a backend.
+UPSTREAM_ERRORS: Final = (
+    "connect_refused", "connect_timeout", "connect_failed", "reset", "closed_early", "protocol", "first_byte_timeout",
+    "idle_timeout",
+)
+RETRY_REASONS: Final = ("connect", "stale", "reset", "status", "timeout")
+
+# Upper bounds of the latency histograms, in microseconds.
+DURATION_BOUNDS: Final = (
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
+    10_000_000, 30_000_000,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One cell of a row, or for a histogram a run of them: one per bound, one for +Inf, one for the sum."""
+
+    metric: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    label: str = ""
+    value: str = ""
+    bounds: tuple[int, ...] = ()
+
+    @property
+    def width(self) -> int:
+        return len(self.bounds) + 2 if self.kind == "histogram" else 1
+
+
+def _family(metric: str, help: str, label: str, values: Sequence[str]) -> tuple[Column, ...]:
+    return tuple(Column(metric, "counter", help, label, value) for value in values)
+
+
+LISTENER_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("connections_open", "gauge", "Downstream connections now open."),
+    Column("connections_total", "counter", "Downstream connections accepted."),
+    Column("connections_refused_total", "counter", "Downstream connections closed at once because the limit was reached."),
+)
+LISTENER_OPEN: Final = 0
+LISTENER_ACCEPTED: Final = 1
+LISTENER_REFUSED: Final = 2
+
+WORKER_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("worker_requests_total", "counter", "Requests answered by this worker."),
+    Column("access_log_dropped_total", "counter", "Access log lines dropped because the sink could not keep up."),
+    Column("worker_event_loop_lag_microseconds", "gauge", "How late the last coarse tick came."),
+    Column("worker_generation", "gauge", "Generation of the snapshot that this worker reads."),
+    *_family("early_rejections_total", "Requests refused before a pool was known.", "reason", REJECTIONS),
+)
+WORKER_REQUESTS: Final = 0
+WORKER_LOG_DROPPED: Final = 1
+WORKER_LAG: Final = 2
+WORKER_GENERATION: Final = 3
+WORKER_REJECTED: Final = 4  # + index into REJECTIONS
+
+POOL_COLUMNS: Final[tuple[Column, ...]] = (
+    *_family("requests_total", "Requests answered, by class of the final status.", "code", CODE_CLASSES),
+    Column("requests_in_flight", "gauge", "Requests now being handled."),
+    Column("client_aborts_total", "counter", "Requests whose client went away before the answer had ended."),
+    Column("upgraded_connections_open", "gauge", "WebSockets and other tunnels now open."),
+    Column("upgraded_connections_total", "counter", "WebSockets and other tunnels opened."),
+    Column("request_bytes_total", "counter", "Bytes of request bodies received."),
+    Column("response_bytes_total", "counter", "Bytes of response bodies sent."),
+    *_family("requests_rejected_total", "Requests answered by the proxy itself.", "reason", REJECTIONS),
+    *_family("route_decisions_total", "Requests by how their backend was chosen.", "decision", DECISIONS),
+    *_family("retries_total", "Further attempts made, by what made them necessary.", "reason", RETRY_REASONS),
+    *_family("retries_refused_total", "Further attempts that were possible but not allowed.", "reason",
+             ("attempts", "budget", "buffer", "not_idempotent")),
+    Column("request_duration_seconds", "histogram", "From the request's head to the last byte of the answer.",
+           bounds=DURATION_BOUNDS),
+    Column("upstream_first_byte_seconds", "histogram", "From sending the request to the head of the answer.",
+           bounds=DURATION_BOUNDS),
+    Column("upstream_connect_duration_seconds", "histogram", "Opening a connection to a backend.",
+           bounds=DURATION_BOUNDS),
+)
+POOL_REQUESTS: Final = 0  # + code class - 1
+POOL_IN_FLIGHT: Final = 5
+POOL_ABORTS: Final = 6
+POOL_UPGRADED_OPEN: Final = 7
+POOL_UPGRADED: Final = 8
+POOL_REQUEST_BYTES: Final = 9
+POOL_RESPONSE_BYTES: Final = 10
+POOL_REJECTED: Final = 11  # + index into REJECTIONS
+POOL_DECISIONS: Final = POOL_REJECTED + 15  # + decision
+POOL_RETRIES: Final = POOL_DECISIONS + 7  # + index into RETRY_REASONS
+POOL_RETRIES_REFUSED: Final = POOL_RETRIES + 5
+POOL_DURATION: Final = POOL_RETRIES_REFUSED + 4
+POOL_FIRST_BYTE: Final = POOL_DURATION + len(DURATION_BOUNDS) + 2
+POOL_CONNECT: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 2
+
+BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
+    *_family("upstream_requests_total", "Answers received from the backend, by class of the status.", "code", CODE_CLASSES),
+    Column("upstream_requests_in_flight", "gauge", "Requests the backend now holds."),
+    Column("upstream_connections_active", "gauge", "Connections to the backend that carry a request."),
+    Column("upstream_connections_idle", "gauge", "Connections to the backend kept for reuse."),
+    Column("upstream_connections_opened_total", "counter", "Connections opened to the backend."),
+    Column("route_owned_requests_total", "counter", "Requests whose key the backend owns, wherever they were served."),
+    *_family("route_spills_total", "Requests of the backend's keys served elsewhere.", "reason",
+             ("hot", "full", "failover")),
+    Column("route_spills_received_total", "counter", "Requests of others' keys served here."),
+    *_family("upstream_errors_total", "Failures between the proxy and the backend.", "reason", UPSTREAM_ERRORS),
+    Column("upstream_request_duration_seconds", "histogram", "From sending the request to the last byte of the answer.",
+           bounds=DURATION_BOUNDS),
+)
+BACKEND_REQUESTS: Final = 0  # + code class - 1
+BACKEND_IN_FLIGHT: Final = 5
+BACKEND_ACTIVE: Final = 6
+BACKEND_IDLE: Final = 7
+BACKEND_OPENED: Final = 8
+BACKEND_OWNED: Final = 9
+BACKEND_SPILLS: Final = 10  # + 0 hot, 1 full, 2 failover
+BACKEND_SPILLS_RECEIVED: Final = 13
+BACKEND_ERRORS: Final = 14  # + index into UPSTREAM_ERRORS
+BACKEND_DURATION: Final = BACKEND_ERRORS + 8
+
+RowKind = Literal["worker", "listener", "pool", "backend"]
+TABLES: Final[dict[RowKind, tuple[Column, ...]]] = {
+    "worker": WORKER_COLUMNS,
+    "listener": LISTENER_COLUMNS,
+    "pool": POOL_COLUMNS,
+    "backend": BACKEND_COLUMNS,
+}
+# A row's key: ("worker",), ("listener", name), ("pool", pool) or ("backend", pool, backend).
+RowKey = tuple[str, ...]
+
+
+def row_width(kind: RowKind) -> int:
+    """Cells in a row of this kind."""
+    return sum(column.width for column in TABLES[kind])
+
+
+def observe_duration(cells: Cells, start: int, microseconds: int) -> None:
+    """Count one duration into the histogram whose first cell is `start`."""
+    cells[start + bisect_left(DURATION_BOUNDS, microseconds)] += 1
+    cells[start + len(DURATION_BOUNDS) + 1] += microseconds

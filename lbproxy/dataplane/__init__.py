@@ -1,0 +1,1 @@
+"""The thin data plane that moves bytes: asyncio Protocols on uvloop, httptools as the parser."""

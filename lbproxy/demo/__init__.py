@@ -1,0 +1,1 @@
+"""Embedded demo backends and traffic."""

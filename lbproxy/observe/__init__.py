@@ -1,0 +1,1 @@
+"""What is seen of the traffic: slabs of counters, metrics, access log."""
