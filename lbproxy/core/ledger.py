@@ -28,21 +28,52 @@ NO_KEY: Final = 6
 
 # Why a request got its answer from the proxy itself and not from a backend.
 REJECTIONS: Final = (
-    "bad_request", "head_too_large", "uri_too_long", "body_too_large", "unsupported", "request_timeout",
-    "no_route", "no_key", "no_backend", "overloaded", "bad_gateway", "connect_failed", "first_byte_timeout",
-    "body_timeout", "draining",
+    "bad_request",
+    "head_too_large",
+    "uri_too_long",
+    "body_too_large",
+    "unsupported",
+    "request_timeout",
+    "no_route",
+    "no_key",
+    "no_backend",
+    "overloaded",
+    "bad_gateway",
+    "connect_failed",
+    "first_byte_timeout",
+    "body_timeout",
+    "draining",
 )
 # What went wrong between the proxy and a backend.
 UPSTREAM_ERRORS: Final = (
-    "connect_refused", "connect_timeout", "connect_failed", "reset", "closed_early", "protocol", "first_byte_timeout",
+    "connect_refused",
+    "connect_timeout",
+    "connect_failed",
+    "reset",
+    "closed_early",
+    "protocol",
+    "first_byte_timeout",
     "idle_timeout",
 )
 RETRY_REASONS: Final = ("connect", "stale", "reset", "status", "timeout")
 
 # Upper bounds of the latency histograms, in microseconds.
 DURATION_BOUNDS: Final = (
-    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
-    10_000_000, 30_000_000,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    30_000_000,
 )
 
 
@@ -69,7 +100,7 @@ def _family(metric: str, help: str, label: str, values: Sequence[str]) -> tuple[
 LISTENER_COLUMNS: Final[tuple[Column, ...]] = (
     Column("connections_open", "gauge", "Downstream connections now open."),
     Column("connections_total", "counter", "Downstream connections accepted."),
-    Column("connections_refused_total", "counter", "Downstream connections closed at once because the limit was reached."),
+    Column("connections_refused_total", "counter", "Downstream connections closed at once: the limit was reached."),
 )
 LISTENER_OPEN: Final = 0
 LISTENER_ACCEPTED: Final = 1
@@ -99,14 +130,27 @@ POOL_COLUMNS: Final[tuple[Column, ...]] = (
     *_family("requests_rejected_total", "Requests answered by the proxy itself.", "reason", REJECTIONS),
     *_family("route_decisions_total", "Requests by how their backend was chosen.", "decision", DECISIONS),
     *_family("retries_total", "Further attempts made, by what made them necessary.", "reason", RETRY_REASONS),
-    *_family("retries_refused_total", "Further attempts that were possible but not allowed.", "reason",
-             ("attempts", "budget", "buffer", "not_idempotent")),
-    Column("request_duration_seconds", "histogram", "From the request's head to the last byte of the answer.",
-           bounds=DURATION_BOUNDS),
-    Column("upstream_first_byte_seconds", "histogram", "From sending the request to the head of the answer.",
-           bounds=DURATION_BOUNDS),
-    Column("upstream_connect_duration_seconds", "histogram", "Opening a connection to a backend.",
-           bounds=DURATION_BOUNDS),
+    *_family(
+        "retries_refused_total",
+        "Further attempts that were possible but not allowed.",
+        "reason",
+        ("attempts", "budget", "buffer", "not_idempotent"),
+    ),
+    Column(
+        "request_duration_seconds",
+        "histogram",
+        "From the request's head to the last byte of the answer.",
+        bounds=DURATION_BOUNDS,
+    ),
+    Column(
+        "upstream_first_byte_seconds",
+        "histogram",
+        "From sending the request to the head of the answer.",
+        bounds=DURATION_BOUNDS,
+    ),
+    Column(
+        "upstream_connect_duration_seconds", "histogram", "Opening a connection to a backend.", bounds=DURATION_BOUNDS
+    ),
 )
 POOL_REQUESTS: Final = 0  # + code class - 1
 POOL_IN_FLIGHT: Final = 5
@@ -124,18 +168,25 @@ POOL_FIRST_BYTE: Final = POOL_DURATION + len(DURATION_BOUNDS) + 2
 POOL_CONNECT: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 2
 
 BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
-    *_family("upstream_requests_total", "Answers received from the backend, by class of the status.", "code", CODE_CLASSES),
+    *_family(
+        "upstream_requests_total", "Answers received from the backend, by class of the status.", "code", CODE_CLASSES
+    ),
     Column("upstream_requests_in_flight", "gauge", "Requests the backend now holds."),
     Column("upstream_connections_active", "gauge", "Connections to the backend that carry a request."),
     Column("upstream_connections_idle", "gauge", "Connections to the backend kept for reuse."),
     Column("upstream_connections_opened_total", "counter", "Connections opened to the backend."),
     Column("route_owned_requests_total", "counter", "Requests whose key the backend owns, wherever they were served."),
-    *_family("route_spills_total", "Requests of the backend's keys served elsewhere.", "reason",
-             ("hot", "full", "failover")),
+    *_family(
+        "route_spills_total", "Requests of the backend's keys served elsewhere.", "reason", ("hot", "full", "failover")
+    ),
     Column("route_spills_received_total", "counter", "Requests of others' keys served here."),
     *_family("upstream_errors_total", "Failures between the proxy and the backend.", "reason", UPSTREAM_ERRORS),
-    Column("upstream_request_duration_seconds", "histogram", "From sending the request to the last byte of the answer.",
-           bounds=DURATION_BOUNDS),
+    Column(
+        "upstream_request_duration_seconds",
+        "histogram",
+        "From sending the request to the last byte of the answer.",
+        bounds=DURATION_BOUNDS,
+    ),
 )
 BACKEND_REQUESTS: Final = 0  # + code class - 1
 BACKEND_IN_FLIGHT: Final = 5
