@@ -22,17 +22,21 @@ it leaves the next one has it: still a function of the set, and still no needles
 
 A ring is built once and never changed. Building is a dict and a sort, both in C: members go in from the largest name
 down, so that a smaller one overwrites a collision, and each brings its tokens as one sorted run, which the sort merges
-instead of sorting afresh. The owner is a bisection over a plain list (an array of machine integers has to make a new
-int for each comparison and takes twice as long), and the first owner stands once more at the end of the owners, so
-that wrapping needs no test.
+instead of sorting afresh. Finding the owner is a bisection that never starts from the whole: hashes are spread evenly,
+so their leading bits lead to a bucket of a few neighbouring tokens, and `starts` says where each bucket begins. The
+tokens stand in an array of machine integers, eight bytes each, because in a large ring the time goes into fetching
+memory and a list of int objects has to fetch each one from somewhere else. (A million tokens: 0.45 us, against 1.5 us
+for a plain bisection of a list; ten thousand: 0.18 against 0.25.) The first owner stands once more at the end of the
+owners, so that wrapping needs no test.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from math import isfinite
 from struct import pack
 from typing import Final, final
@@ -43,6 +47,8 @@ from lbproxy.core.hashing import SPACE, tokens
 
 Position = Callable[[str, int], int]
 
+# About how many tokens share a bucket. Fewer make the table of buckets large, more make the bisection long.
+_BUCKET: Final = 4
 # How many tokens per member a walk reads one by one before it asks each missing member for its nearest token instead.
 _PATIENCE: Final = 8
 
@@ -72,7 +78,9 @@ class Ring:
         "names",
         "origin",
         "owners",
+        "shift",
         "size",
+        "starts",
         "tokens",
         "weights",
     )
@@ -82,7 +90,7 @@ class Ring:
         names: tuple[str, ...],
         weights: tuple[float, ...],
         counts: tuple[int, ...],
-        runs: tuple[tuple[int, ...], ...],
+        runs: tuple[array[int], ...],
         size: int,
         origin: object,
         fingerprint: str,
@@ -96,8 +104,14 @@ class Ring:
         self.weights: Final = weights
         self.counts: Final = counts
         # The points, sorted, and whose each is, with the first owner repeated at the end. Both empty in an empty ring.
-        self.tokens: Final = sorted(owner_at)
-        self.owners: Final = list(map(owner_at.__getitem__, chain(self.tokens, self.tokens[:1])))
+        points = sorted(owner_at)
+        self.tokens: Final = array("Q", points)
+        self.owners: Final = list(map(owner_at.__getitem__, chain(points, points[:1])))
+        # Where the tokens at or after each multiple of 2**shift begin, and the number of tokens once more at the end.
+        width = (size - 1).bit_length()
+        self.shift: Final = max(0, width - (len(points) // _BUCKET).bit_length())
+        buckets = range(0, size, 1 << self.shift)
+        self.starts: Final = array("I", chain(map(bisect_left, repeat(points), buckets), [len(points)]))
         self.size: Final = size
         self.origin: Final = origin
         self.fingerprint: Final = fingerprint
@@ -105,14 +119,20 @@ class Ring:
         # How many members a walk can meet: a member may have lost every one of its tokens to a smaller name.
         self._standing: Final = len(set(self.owners))
 
+    def locate(self, h: int) -> int:
+        """The index of the first token at or after `h`, which is len(tokens) past the last: an index into `owners`."""
+        bucket = h >> self.shift
+        return bisect_left(self.tokens, h, self.starts[bucket], self.starts[bucket + 1])
+
     def owner(self, h: int) -> int:
         """The member that owns position `h`. Raises IndexError on an empty ring."""
-        return self.owners[bisect_left(self.tokens, h)]
+        bucket = h >> self.shift
+        return self.owners[bisect_left(self.tokens, h, self.starts[bucket], self.starts[bucket + 1])]
 
     def walk(self, h: int) -> Iterator[int]:
         """Every member that has a token, once, in the order in which it is met clockwise from `h`."""
         points = self.tokens
-        start = bisect_left(points, h)
+        start = self.locate(h)
         seen: set[int] = set()
         standing = self._standing
         patience = _PATIENCE * len(self.names)
@@ -146,10 +166,10 @@ class Ring:
         """The share of the circle that each member owns."""
         return [span / self.size for span in self.spans()]
 
-    def run(self, name: str) -> tuple[int, ...]:
+    def run(self, name: str) -> array[int]:
         """The tokens of member `name`, sorted, lost collisions included; empty when it is no member."""
         at = bisect_left(self.names, name)
-        return self._runs[at] if at < len(self.names) and self.names[at] == name else ()
+        return self._runs[at] if at < len(self.names) and self.names[at] == name else array("Q")
 
     def _stragglers(self, h: int, seen: set[int]) -> Iterator[int]:
         """The members not in `seen`, nearest first.
@@ -186,29 +206,32 @@ def build_ring(
     """The ring of these (name, weight) pairs, in whatever order they come.
 
     `vnodes` is the number of tokens per weight 1. `position(name, index)` replaces the hash of the version, on a circle
-    of `size` positions. `reuse` is an earlier ring: tokens that it has already computed are not computed again; it
-    makes no difference to the result.
+    of `size` positions, at most 2**64. `reuse` is an earlier ring: tokens that it has are not computed again; it makes
+    no difference to the result.
 
     Raises ValueError for a name that is empty or comes twice, a bad weight, an unknown version, or a position outside
     the circle.
     """
     pairs = sorted(members)
     names = tuple(name for name, _ in pairs)
-    for name, following in zip(names, (*names[1:], None), strict=True):
-        if not name or name == following:
-            raise ValueError(f"the backend name {name!r} comes twice" if name else "a backend has no name")
+    if names and not names[0]:
+        raise ValueError("a backend has no name")
+    for name, following in pairwise(names):
+        if name == following:
+            raise ValueError(f"the backend name {name!r} comes twice")
     weights = tuple(float(weight) for _, weight in pairs)
     counts = tuple(vnode_count(weight, vnodes) for weight in weights)
     origin = (version, position, size)
     known = reuse if reuse is not None and reuse.origin == origin else None
 
-    runs: list[tuple[int, ...]] = []
+    runs: list[array[int]] = []
     for name, count in zip(names, counts, strict=True):
-        run = known.run(name) if known is not None else ()
+        run = known.run(name) if known is not None else array("Q")
         if len(run) != count:
-            run = tuple(sorted(_positions(name, count, version, position)))
-            if run and not 0 <= run[0] <= run[-1] < size:
+            points = sorted(_positions(name, count, version, position))
+            if points and not 0 <= points[0] <= points[-1] < size:
                 raise ValueError(f"a token of {name!r} lies outside 0 to {size - 1}")
+            run = array("Q", points)
         runs.append(run)
     return Ring(names, weights, counts, tuple(runs), size, origin, _fingerprint(names, weights, vnodes, version))
 
