@@ -1,0 +1,199 @@
+"""The page is what Prometheus accepts, says what the cells say, and is quick."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from lbproxy.core import ledger
+from lbproxy.core.ledger import RowKey
+from lbproxy.observe.metrics import PREFIX, Family, Page, escape_label, number, render_family
+from lbproxy.observe.slabs import Layout, Slabs
+
+SLOTS = 2
+KEYS: list[RowKey] = [
+    ("worker",),
+    ("listener", "0.0.0.0:8080"),
+    ("pool", "api"),
+    ("pool", "web"),
+    ("backend", "api", "b1"),
+    ("backend", "api", "b2"),
+    ("backend", "web", 'odd "name" \\ of\na backend é'),
+]
+
+
+class Fixture:
+    """A layout with slabs to count into."""
+
+    def __init__(self, keys: list[RowKey]) -> None:
+        layout = Layout()
+        self.rows = layout.assign(keys, 1)
+        self.slabs = Slabs.create(SLOTS, capacity=layout.end)
+        self.page = Page(self.rows, SLOTS)
+
+    def text(self) -> str:
+        return self.page.render(self.slabs)
+
+    def samples(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(self.text())
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.samples()[(PREFIX + name, frozenset(labels.items()))]
+
+
+@pytest.fixture
+def made() -> Iterator[Fixture]:
+    fixture = Fixture(KEYS)
+    yield fixture
+    fixture.slabs.close()
+
+
+def test_every_label_set_is_there_from_the_start_at_zero(made: Fixture) -> None:
+    samples = made.samples()
+    assert set(samples.values()) == {0.0}
+    for code in ledger.CODE_CLASSES:
+        assert (PREFIX + "requests_total", frozenset({("pool", "web"), ("code", code)})) in samples
+    for reason in ledger.REJECTIONS:
+        assert (PREFIX + "requests_rejected_total", frozenset({("pool", "api"), ("reason", reason)})) in samples
+
+
+def test_help_and_type_stand_once_before_each_family(made: Fixture) -> None:
+    lines = made.text().splitlines()
+    heads = [line.split()[1:3] for line in lines if line.startswith("#")]
+    assert heads[::2] == [["HELP", name] for _, name in heads[1::2]]
+    names = [name for _, name in heads[::2]]
+    assert len(names) == len(set(names))
+    assert all(name.startswith(PREFIX) for name in names)
+    current = ""
+    for line in lines:
+        if line.startswith("# TYPE"):
+            current = line.split()[2]
+        elif not line.startswith("#"):
+            assert line.startswith(current)
+
+
+def test_every_metric_of_the_ledger_is_on_the_page_with_its_kind(made: Fixture) -> None:
+    kinds = {family.name: family.type for family in text_string_to_metric_families(made.text())}
+    for columns in ledger.TABLES.values():
+        for column in columns:
+            name = PREFIX + column.metric.replace("_microseconds", "_seconds")
+            assert kinds[name.removesuffix("_total") if column.kind == "counter" else name] == column.kind
+
+
+def test_counters_are_summed_over_the_workers(made: Fixture) -> None:
+    cell = made.rows[("pool", "api")] + ledger.POOL_REQUESTS + 1
+    for slot, count in enumerate((3, 2**53)):
+        made.slabs.cells[slot][cell] = count
+    assert made.value("requests_total", pool="api", code="2xx") == 2**53 + 3
+    assert f'lbproxy_requests_total{{pool="api",code="2xx"}} {2**53 + 3}\n' in made.text()
+    assert made.value("requests_total", pool="web", code="2xx") == 0
+
+
+def test_worker_families_are_told_apart_by_worker(made: Fixture) -> None:
+    row = made.rows[("worker",)]
+    for slot in range(SLOTS):
+        made.slabs.cells[slot][row + ledger.WORKER_REQUESTS] = 10 + slot
+        made.slabs.cells[slot][row + ledger.WORKER_LAG] = 1500 * slot
+        made.slabs.cells[slot][row + ledger.WORKER_LOG_DROPPED] = 1 + slot
+    assert [made.value("worker_requests_total", worker=str(slot)) for slot in range(SLOTS)] == [10, 11]
+    assert [made.value("worker_event_loop_lag_seconds", worker=str(slot)) for slot in range(SLOTS)] == [0, 0.0015]
+    assert made.value("access_log_dropped_total") == 3
+
+
+def test_histograms_are_cumulative_and_in_seconds(made: Fixture) -> None:
+    start = made.rows[("backend", "api", "b2")] + ledger.BACKEND_DURATION
+    for slot, microseconds in enumerate((400, 2_000_000)):
+        ledger.observe_duration(made.slabs.cells[slot], start, microseconds)
+    ledger.observe_duration(made.slabs.cells[0], start, 60_000_000)
+    name = "upstream_request_duration_seconds"
+    labels = {"pool": "api", "backend": "b2"}
+    assert made.value(f"{name}_bucket", le="0.0005", **labels) == 1
+    assert made.value(f"{name}_bucket", le="1", **labels) == 1
+    assert made.value(f"{name}_bucket", le="2.5", **labels) == 2
+    assert made.value(f"{name}_bucket", le="30", **labels) == 2
+    assert made.value(f"{name}_bucket", le="+Inf", **labels) == 3
+    assert made.value(f"{name}_count", **labels) == 3
+    assert made.value(f"{name}_sum", **labels) == pytest.approx(62.0004)
+
+
+def test_labels_of_any_text_come_back_as_they_were(made: Fixture) -> None:
+    row = ("backend", "web", 'odd "name" \\ of\na backend é')
+    made.slabs.cells[0][made.rows[row] + ledger.BACKEND_OWNED] = 9
+    assert made.value("route_owned_requests_total", pool="web", backend=row[2]) == 9
+
+
+def parsed(family: Family) -> list[Sample]:
+    return [sample for parsed in text_string_to_metric_families(render_family(family)) for sample in parsed.samples]
+
+
+def reference_escape(value: str) -> str:
+    """The format's own words: backslash, line feed and double quote are escaped, nothing else is."""
+    return "".join({"\\": "\\\\", "\n": "\\n", '"': '\\"'}.get(letter, letter) for letter in value)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"], include_characters='\n\\"'), max_size=30))
+def test_escaping_is_the_formats(value: str) -> None:
+    assert escape_label(value) == reference_escape(value)
+    family = Family("info", "gauge", "Of \\ any\nkind.", (((("name", value),), 1),))
+    (sample,) = parsed(family)
+    assert sample.labels == {"name": value}
+
+
+@given(st.floats())
+def test_numbers_read_back(value: float) -> None:
+    assert repr(float(number(value))) == repr(value + 0.0)
+
+
+def test_a_family_without_labels() -> None:
+    (sample,) = parsed(Family("up", "gauge", "Whether.", (((), 1),)))
+    assert (sample.name, sample.labels, sample.value) == ("lbproxy_up", {}, 1.0)
+
+
+def test_families_of_the_supervisor_follow_those_of_the_slabs(made: Fixture) -> None:
+    family = Family("config_last_reload_success", "gauge", "Whether.", (((), 1),))
+    text = made.page.render(made.slabs, [family], render_family(Family("late", "gauge", "Last.", (((), 2),))))
+    assert text.endswith(
+        "lbproxy_config_last_reload_success 1\n# HELP lbproxy_late Last.\n# TYPE lbproxy_late gauge\nlbproxy_late 2\n"
+    )
+
+
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        assert os.environ.get("CI") != "true", "promtool must be there in CI"
+        pytest.skip("promtool is not installed")
+    return found
+
+
+def test_promtool_finds_nothing_to_say(made: Fixture) -> None:
+    for slot in range(SLOTS):
+        for index in range(len(made.slabs.cells[slot])):
+            made.slabs.cells[slot][index] = index * (slot + 1)
+    done = subprocess.run([promtool(), "check", "metrics"], input=made.text().encode(), capture_output=True)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_a_hundred_backends_take_less_than_five_milliseconds() -> None:
+    fixture = Fixture([("worker",), ("pool", "p"), *(("backend", "p", f"b{index}") for index in range(100))])
+    try:
+        best = 1.0
+        for _ in range(20):
+            before = time.perf_counter()
+            fixture.text()
+            best = min(best, time.perf_counter() - before)
+    finally:
+        fixture.slabs.close()
+    assert best < 0.005
