@@ -1,0 +1,254 @@
+"""The access log of one worker: lines gathered in memory, written by a thread of its own, never in the way of traffic.
+
+The event loop's side formats a line and appends it to a list; once the list holds `BATCH_BYTES`, or at the next tick
+of a timer, the whole list is handed to the sink. The sink's thread writes it with the GIL released, so a slow disk or
+a full pipe stops that thread and nothing else. What is handed over and not yet written is bounded; beyond that, lines
+are dropped and counted.
+
+Several workers write to the same file or pipe. A file is opened with O_APPEND and takes a batch of whole lines in one
+write; anything else takes whole lines in pieces of at most PIPE_BUF, which a pipe never mixes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from lbproxy.core.exchange import Finished
+from lbproxy.core.ledger import WORKER_LOG_DROPPED, Cells
+from lbproxy.core.spec import AccessLogSpec
+from lbproxy.observe.lines import LINE_MAX, CombinedLines, JsonLines, LineFormat
+
+BATCH_BYTES: Final = 65536
+PENDING_BYTES: Final = 4 << 20
+FLUSH_INTERVAL_S: Final = 0.25
+CLOSE_TIMEOUT_S: Final = 1.0
+_MODE: Final = 0o640
+
+_REOPEN: Final = "reopen"
+_END: Final = "end"
+
+
+def open_sink(path: str) -> int:
+    """A descriptor to append to: "-" is stdout. Raises OSError."""
+    if path == "-":
+        return os.dup(1)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, _MODE)
+
+
+class Sink:
+    """A thread that writes batches of lines to one path.
+
+    Of the counts, `handed_*` are written by the owner alone and `written_*`, `lost_lines` and `problem` by the thread
+    alone, so neither needs a lock.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the path and start the thread. Raises OSError."""
+        self._path = path
+        self._fd = open_sink(path)
+        self._is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
+        self._torn = False
+        self._queue: SimpleQueue[list[bytes] | str] = SimpleQueue()
+        self.handed_bytes = 0
+        self.handed_lines = 0
+        self.written_bytes = 0
+        self.written_lines = 0
+        self.lost_lines = 0
+        self.problem = ""
+        self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+        self._thread.start()
+
+    def hand_over(self, lines: list[bytes], size: int) -> bool:
+        """Queue a batch; False when too much is waiting already. The list belongs to the sink from here on."""
+        if self.handed_bytes - self.written_bytes > PENDING_BYTES:
+            return False
+        self.handed_bytes += size
+        self.handed_lines += len(lines)
+        self._queue.put(lines)
+        return True
+
+    def reopen(self) -> None:
+        """Open the path anew after what is queued has been written: the old file has been renamed."""
+        self._queue.put(_REOPEN)
+
+    def close(self, timeout_s: float) -> int:
+        """Write what is queued, for so long at most; return how many lines it could not write."""
+        self._queue.put(_END)
+        self._thread.join(timeout_s)
+        return self.handed_lines - self.written_lines
+
+    def _run(self) -> None:
+        item: list[bytes] | str = []
+        while item is not _END:
+            item = self._queue.get()
+            if isinstance(item, list):
+                lines = item
+                while isinstance(item := self._next(), list):
+                    lines += item
+                self._write_batch(lines)
+            if item is _REOPEN:
+                self._open_again()
+        os.close(self._fd)
+
+    def _next(self) -> list[bytes] | str:
+        """What else waits already, so that a thread that seldom gets the GIL writes much at a time."""
+        try:
+            return self._queue.get_nowait()
+        except Empty:
+            return ""
+
+    def _write_batch(self, lines: list[bytes]) -> None:
+        limit = sys.maxsize if self._is_file else min(select.PIPE_BUF, LINE_MAX)
+        for piece, count in pieces(lines, limit):
+            try:
+                self._write(piece)
+                self.written_lines += count
+            except OSError as error:
+                self.problem = f"cannot write to {self._path}: {error.strerror}"
+                self.lost_lines += count
+                self.written_lines += count
+            self.written_bytes += len(piece)
+
+    def _write(self, piece: bytes) -> None:
+        if self._torn:  # the last write stopped within a line
+            piece = b"\n" + piece
+        view = memoryview(piece)
+        while view:
+            try:
+                done = os.write(self._fd, view)
+            except BlockingIOError:  # somebody who shares the descriptor made it non-blocking
+                _wait_writable(self._fd)
+                continue
+            view = view[done:]
+            self._torn = bool(view)
+
+    def _open_again(self) -> None:
+        try:
+            fd = open_sink(self._path)
+        except OSError as error:
+            self.problem = f"cannot reopen {self._path}: {error.strerror}"
+            return
+        os.close(self._fd)
+        self._fd = fd
+        self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        self._torn = False
+
+
+def pieces(lines: list[bytes], limit: int) -> Iterator[tuple[bytes, int]]:
+    """The lines joined into pieces of at most `limit` bytes (one line may be longer), and how many are in each."""
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        if batch and size + len(line) > limit:
+            yield b"".join(batch), len(batch)
+            batch = []
+            size = 0
+        batch.append(line)
+        size += len(line)
+    if batch:
+        yield b"".join(batch), len(batch)
+
+
+def _wait_writable(fd: int) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    poll.poll()
+
+
+class AccessLog:
+    """Called with every finished exchange, in the event loop's thread. Counts what it drops in the worker's row."""
+
+    def __init__(self, spec: AccessLogSpec, cells: Cells, row: int, report: Callable[[str], None]) -> None:
+        """`report` is told of a sink's trouble, once for each. Raises OSError when the path cannot be opened."""
+        self._cells = cells
+        self._row = row
+        self._report = report
+        self._reported = ""
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._lost = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._spec = spec
+        self._sink = _sink_of(spec)
+        self._line = _format_of(spec).line
+
+    def __call__(self, x: Finished) -> None:
+        if self._sink is None:
+            return
+        line = self._line(x)
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= BATCH_BYTES:
+            self.flush()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Flush by a timer from now on, so that a quiet proxy's lines are seen soon too."""
+        self.flush()
+        self._timer = loop.call_later(FLUSH_INTERVAL_S, self.start, loop)
+
+    def flush(self) -> None:
+        """Hand what has gathered to the sink, or drop it."""
+        sink = self._sink
+        if sink is None:
+            return
+        if self._lines:
+            if not sink.hand_over(self._lines, self._size):
+                self._drop(len(self._lines))
+            self._lines = []
+            self._size = 0
+        if sink.lost_lines != self._lost:
+            self._drop(sink.lost_lines - self._lost)
+            self._lost = sink.lost_lines
+        if sink.problem != self._reported:
+            self._reported = sink.problem
+            self._report(sink.problem)
+
+    def reopen(self) -> None:
+        """After logrotate: what was logged so far goes to the old file, all else to a new one."""
+        self.flush()
+        if self._sink is not None:
+            self._sink.reopen()
+
+    def reconfigure(self, spec: AccessLogSpec) -> None:
+        """Go on under another specification. Raises OSError, with nothing changed, when its path cannot be opened."""
+        if spec == self._spec:
+            return
+        if spec.path != self._spec.path:
+            sink = _sink_of(spec)
+            self._end_sink()
+            self._sink = sink
+        self._spec = spec
+        self._line = _format_of(spec).line
+
+    def close(self) -> None:
+        """Write out what can be written within `CLOSE_TIMEOUT_S`, and count the rest as dropped."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._end_sink()
+
+    def _end_sink(self) -> None:
+        self.flush()
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            self._drop(sink.close(CLOSE_TIMEOUT_S) + sink.lost_lines - self._lost)
+        self._lost = 0
+        self._reported = ""
+
+    def _drop(self, count: int) -> None:
+        self._cells[self._row + WORKER_LOG_DROPPED] += count
+
+
+def _sink_of(spec: AccessLogSpec) -> Sink | None:
+    return Sink(spec.path) if spec.path else None
+
+
+def _format_of(spec: AccessLogSpec) -> LineFormat:
+    return JsonLines(spec.key) if spec.format == "json" else CombinedLines(spec.key)

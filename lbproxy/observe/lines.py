@@ -1,0 +1,248 @@
+"""Access log lines: one finished exchange as JSON or in the combined format.
+
+The bytes that a client chose (method, target, host, fields) are checked together, in one C call: when none of them
+needs escaping, which is nearly always, the line is one `%` of a template. Otherwise each value is escaped exactly, so
+that a JSON line is valid JSON and a combined line is one line whatever was sent. A line is never longer than
+`LINE_MAX`, the size up to which a pipe takes a write in one piece; longer values are cut, and end in `...`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from json.encoder import encode_basestring_ascii
+from typing import Final, Protocol
+
+from lbproxy.core.exchange import Finished
+from lbproxy.core.ledger import DECISIONS
+
+LINE_MAX: Final = 4096
+MEMO_LIMIT: Final = 4096
+# Visible ASCII and space, without the quote and the backslash.
+SAFE: Final = bytes(octet for octet in range(0x20, 0x7F) if octet not in b'"\\')
+CUT: Final = "..."
+# How much of each value stays in a line that is too long, tried in this order.
+_LIMITS: Final = (1024, 256, 64)
+
+_WORDS: Final = tuple(decision.encode() for decision in DECISIONS)
+_TRUTH: Final = (b"false", b"true")
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+_JSON: Final = (
+    b'{"time":"%b","client":"%b","method":"%b","host":"%b","target":"%b","protocol":"HTTP/1.%d","status":%d,'
+    b'"pool":"%b","backend":"%b","decision":"%b","reason":"%b","attempts":%d,"request_bytes":%d,"response_bytes":%d,'
+    b'"duration_us":%d,"connect_us":%b,"first_byte_us":%b,"upgraded":%b,"request_id":"%b","user_agent":"%b",'
+    b'"referer":"%b"%b}\n'
+)
+_COMBINED: Final = (
+    b'%b - - [%b] "%b %b HTTP/1.%d" %d %d "%b" "%b" "%b" pool=%b backend=%b decision=%b reason=%b attempts=%d '
+    b'request_bytes=%d duration_us=%d connect_us=%b first_byte_us=%b request_id="%b"%b\n'
+)
+
+
+class LineFormat(Protocol):
+    """Makes the line of an exchange that has just ended."""
+
+    def line(self, x: Finished) -> bytes: ...
+
+
+def iso_time(milliseconds: int) -> str:
+    """UTC in RFC 3339 with milliseconds."""
+    second, rest = divmod(milliseconds, 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)) + f".{rest:03d}Z"
+
+
+def common_time(second: int) -> str:
+    """The combined format's time, in UTC and in English whatever the locale."""
+    now = time.gmtime(second)
+    return f"{now.tm_mday:02d}/{_MONTHS[now.tm_mon - 1]}/{now.tm_year}:{time.strftime('%H:%M:%S', now)} +0000"
+
+
+class _Memo(dict[str, bytes]):
+    """Escaped text of the few strings that come again and again: addresses, pools, backends, reasons."""
+
+    def __init__(self, escape: Callable[[bytes], bytes]) -> None:
+        super().__init__()
+        self._escape = escape
+
+    def __missing__(self, text: str) -> bytes:
+        if len(self) >= MEMO_LIMIT:
+            self.clear()
+        escaped = self[text] = self._escape(text.encode("utf-8", "surrogateescape"))
+        return escaped
+
+
+def json_text(value: bytes) -> bytes:
+    """The inside of a JSON string: UTF-8 as what it means, octets that are not UTF-8 as a visible `\\xHH`."""
+    return encode_basestring_ascii(value.decode("utf-8", "backslashreplace"))[1:-1].encode()
+
+
+def quoted_text(value: bytes) -> bytes:
+    """The inside of a combined value's quotes: quote, backslash, control and non-ASCII octets as `\\xHH`."""
+    return b"".join([b"%c" % octet if octet in SAFE else b"\\x%02X" % octet for octet in value])
+
+
+def _bare_text(value: bytes) -> bytes:
+    """A combined value outside quotes, where a space would end it; nothing as `-`."""
+    return quoted_text(value).replace(b" ", b"\\x20") or b"-"
+
+
+def _cut(value: bytes, limit: int) -> bytes:
+    return value if len(value) <= limit else value[:limit] + CUT.encode()
+
+
+class _Lines:
+    """What the formats share: one check of all that the client chose, and the exact way round when it fails."""
+
+    def __init__(self, with_key: bool, memo: _Memo, wall_ns: Callable[[], int]) -> None:
+        self._with_key = with_key
+        self._memo = memo
+        self._wall_ns = wall_ns
+        self._tick = -1
+        self._time = b""
+
+    def line(self, x: Finished) -> bytes:
+        """The exchange's line, newline included."""
+        method = x.method
+        host = x.host
+        target = x.target
+        request_id = x.request_id
+        agent = x.field(b"user-agent")
+        referer = x.field(b"referer")
+        key = x.key if self._with_key else None
+        if not b"".join((method, host, target, request_id, agent, referer, key or b"")).translate(None, SAFE):
+            line = self._fill(x, method, host, target, request_id, agent, referer, key)
+            if len(line) <= LINE_MAX:
+                return line
+        return self._escaped_line(x, (method, host, target, request_id, agent, referer), key)
+
+    def _escaped_line(self, x: Finished, values: tuple[bytes, ...], key: bytes | None) -> bytes:
+        line = b""
+        for limit in (sys.maxsize, *_LIMITS):
+            method, host, target, request_id, agent, referer = [self._escape(_cut(value, limit)) for value in values]
+            shown = None if key is None else self._escape(_cut(key, limit))
+            line = self._fill(x, method, host, target, request_id, agent, referer, shown)
+            if len(line) <= LINE_MAX:
+                break
+        return line
+
+    @staticmethod
+    def _escape(value: bytes) -> bytes:
+        raise NotImplementedError
+
+    def _fill(
+        self,
+        x: Finished,
+        method: bytes,
+        host: bytes,
+        target: bytes,
+        request_id: bytes,
+        agent: bytes,
+        referer: bytes,
+        key: bytes | None,
+    ) -> bytes:
+        raise NotImplementedError
+
+
+class JsonLines(_Lines):
+    """One JSON object a line. Durations are in microseconds; null is a reused connection or no answer."""
+
+    _escape = staticmethod(json_text)
+
+    def __init__(self, with_key: bool = False, wall_ns: Callable[[], int] = time.time_ns) -> None:
+        super().__init__(with_key, _Memo(json_text), wall_ns)
+
+    def _fill(
+        self,
+        x: Finished,
+        method: bytes,
+        host: bytes,
+        target: bytes,
+        request_id: bytes,
+        agent: bytes,
+        referer: bytes,
+        key: bytes | None,
+    ) -> bytes:
+        memo = self._memo
+        connect_us = x.connect_us
+        first_byte_us = x.first_byte_us
+        tick = self._wall_ns() // 1_000_000
+        if tick != self._tick:
+            self._tick = tick
+            self._time = iso_time(tick).encode()
+        return _JSON % (
+            self._time,
+            memo[x.client],
+            method,
+            host,
+            target,
+            x.minor,
+            x.status,
+            memo[x.pool_name],
+            memo[x.backend_name],
+            _WORDS[x.decision] if x.decision >= 0 else b"",
+            memo[x.reason],
+            x.attempts,
+            x.request_bytes,
+            x.response_bytes,
+            x.duration_us,
+            b"%d" % connect_us if connect_us >= 0 else b"null",
+            b"%d" % first_byte_us if first_byte_us >= 0 else b"null",
+            _TRUTH[x.upgraded],
+            request_id,
+            agent,
+            referer,
+            b"" if key is None else b',"key":"%b"' % key,
+        )
+
+
+class CombinedLines(_Lines):
+    """The combined format that log analysers read, with what a proxy knows behind it as `name=value`."""
+
+    _escape = staticmethod(quoted_text)
+
+    def __init__(self, with_key: bool = False, wall_ns: Callable[[], int] = time.time_ns) -> None:
+        super().__init__(with_key, _Memo(_bare_text), wall_ns)
+
+    def _fill(
+        self,
+        x: Finished,
+        method: bytes,
+        host: bytes,
+        target: bytes,
+        request_id: bytes,
+        agent: bytes,
+        referer: bytes,
+        key: bytes | None,
+    ) -> bytes:
+        memo = self._memo
+        connect_us = x.connect_us
+        first_byte_us = x.first_byte_us
+        tick = self._wall_ns() // 1_000_000_000
+        if tick != self._tick:
+            self._tick = tick
+            self._time = common_time(tick).encode()
+        return _COMBINED % (
+            memo[x.client],
+            self._time,
+            method or b"-",
+            target or b"-",
+            x.minor,
+            x.status,
+            x.response_bytes,
+            referer or b"-",
+            agent or b"-",
+            host or b"-",
+            memo[x.pool_name],
+            memo[x.backend_name],
+            _WORDS[x.decision] if x.decision >= 0 else b"-",
+            memo[x.reason],
+            x.attempts,
+            x.request_bytes,
+            x.duration_us,
+            b"%d" % connect_us if connect_us >= 0 else b"-",
+            b"%d" % first_byte_us if first_byte_us >= 0 else b"-",
+            request_id or b"-",
+            b"" if key is None else b' key="%b"' % key,
+        )
