@@ -107,6 +107,7 @@ class PoolTimeouts:
     connect: float = 1.0
     first_byte: float = 30.0
     idle: float = 60.0
+    tunnel: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

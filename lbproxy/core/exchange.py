@@ -1,0 +1,103 @@
+"""One request with its response: how far it got, and what is therefore still possible.
+
+An exchange has two sides. The downstream side says how much of the request has come from the client:
+
+    IDLE   no request yet            HEAD  its head is arriving        BODY  its body is arriving
+    DONE   it is here completely     GONE  the client went away
+
+The upstream side says how far the current attempt got:
+
+    NONE   no backend chosen         CONNECTING  nothing was sent      SENDING  something was sent, nothing received
+    RESPONDING  the answer's final head has been received              FINISHED it has ended      BROKEN  it failed
+
+Two things can go wrong at any moment: the attempt fails (refused, reset, cut short, a deadline), or the client leaves.
+What follows is a matter of the pair of states alone, so it is a table and not a nest of conditions; a pair that cannot
+come about says IMPOSSIBLE, and meeting one is an error in the program. Whether a NEXT or a REPEAT is then really made
+also depends on what the request allows (`core/retry.py`), on the attempts left and on the backends left.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+IDLE: Final = 0
+HEAD: Final = 1
+BODY: Final = 2
+DONE: Final = 3
+GONE: Final = 4
+DOWNSTREAM_STATES: Final = ("idle", "head", "body", "done", "gone")
+
+NONE: Final = 0
+CONNECTING: Final = 1
+SENDING: Final = 2
+RESPONDING: Final = 3
+FINISHED: Final = 4
+BROKEN: Final = 5
+UPSTREAM_STATES: Final = ("none", "connecting", "sending", "responding", "finished", "broken")
+
+# What is done about it.
+IMPOSSIBLE: Final = 0
+IGNORE: Final = 1  # nobody is waiting for anything
+QUIT: Final = 2  # close the downstream connection, there is no request to account for
+NEXT: Final = 3  # nothing was sent: the next backend may have it, whatever the method
+REPEAT: Final = 4  # something was sent and nothing received: the next backend may have it if it may be repeated
+CUT: Final = 5  # the answer has begun: close both sides so that the client sees that it is cut, never fake an end
+DETACH: Final = 6  # the answer has ended while the request was still arriving: drop the upstream connection only
+ABANDON: Final = 7  # the client left: drop the attempt, count an abort, and blame no backend
+ACTIONS: Final = ("impossible", "ignore", "quit", "next", "repeat", "cut", "detach", "abandon")
+
+Table = tuple[tuple[int, ...], ...]
+
+# Rows: downstream state. Columns: none, connecting, sending, responding, finished, broken.
+WHEN_ATTEMPT_FAILS: Final[Table] = (
+    (IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE, IGNORE, IGNORE),  # idle
+    (IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE, IGNORE, IGNORE),  # head
+    (IMPOSSIBLE, NEXT, REPEAT, CUT, DETACH, IGNORE),  # body
+    (IMPOSSIBLE, NEXT, REPEAT, CUT, IGNORE, IGNORE),  # done
+    (IGNORE, IGNORE, IGNORE, IGNORE, IGNORE, IGNORE),  # gone
+)
+WHEN_CLIENT_LEAVES: Final[Table] = (
+    (QUIT, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE, QUIT, QUIT),  # idle
+    (QUIT, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE, QUIT, QUIT),  # head
+    (ABANDON, ABANDON, ABANDON, ABANDON, DETACH, ABANDON),  # body
+    (ABANDON, ABANDON, ABANDON, ABANDON, QUIT, ABANDON),  # done
+    (IGNORE, IGNORE, IGNORE, IGNORE, IGNORE, IGNORE),  # gone
+)
+
+IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"))
+
+
+class Finished(Protocol):
+    """What an access log may read of an exchange when it has ended. Times are in microseconds.
+
+    `status` 0: none was sent. `backend` "": none was chosen. `decision`: index into `ledger.DECISIONS`, -1 when not
+    routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`, or "client_abort".
+    `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began.
+    """
+
+    method: bytes
+    target: bytes
+    host: bytes
+    minor: int
+    status: int
+    decision: int
+    reason: str
+    attempts: int
+    request_bytes: int
+    response_bytes: int
+    upgraded: bool
+    duration_us: int
+    connect_us: int
+    first_byte_us: int
+    request_id: bytes
+    key: bytes | None
+
+    @property
+    def client(self) -> str: ...
+    @property
+    def pool_name(self) -> str: ...
+    @property
+    def backend_name(self) -> str: ...
+    def field(self, name: bytes) -> bytes:
+        """The request's header of that lower-case name, its lines joined; b"" when there is none."""
+        ...

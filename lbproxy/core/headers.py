@@ -1,0 +1,315 @@
+"""Header sections: what HTTP demands of an intermediary, decided once per shape and not once per request.
+
+Clients and servers say the same field names in the same order again and again; only the values differ. So everything
+that follows from the names alone is worked out once per distinct tuple of names, a *shape*: which lines are forwarded,
+where the length and the key stand, whether `Host` is there exactly once. What remains per message is one dictionary
+look-up and one `template % values`, however many lines there are. Values that decide something (`Connection`,
+`Content-Length`, `Transfer-Encoding`, `Host`) are looked at where the shape says that they exist.
+
+A line that must not go on keeps its place in the template as `%.0b`, which formats any value to nothing; so the values
+need not be copied to leave one out.
+
+Sources: RFC 9110 sections 5 (fields), 6.6.1 (Date), 7.2 (Host), 7.6 (forwarding), 8.6 (Content-Length), 10.1.1
+(Expect); RFC 9112 sections 3.2 (target), 6 (framing), 9.6 (Connection); RFC 7239 (Forwarded).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+Names = tuple[bytes, ...]
+Values = tuple[bytes, ...]
+
+# Fields that belong to one connection only, whether or not Connection names them (RFC 9110 7.6.1).
+HOP_BY_HOP: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade")
+)
+# Fields that Connection must not be able to take away: they carry the request's meaning, its framing or its origin.
+PROTECTED: Final = frozenset(
+    (b"host", b"content-length", b"content-type", b"content-encoding", b"content-range", b"authorization", b"cookie",
+     b"set-cookie", b"date", b"location", b"via", b"expect", b"max-forwards",
+     b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-request-id")
+)  # fmt: skip
+# Fields a trailer section must not carry on: framing, routing, authentication, and what the head has decided
+# (RFC 9110 6.5.1).
+NOT_IN_TRAILERS: Final = HOP_BY_HOP | frozenset(
+    (b"content-length", b"host", b"content-encoding", b"content-type", b"content-range", b"trailer", b"authorization",
+     b"proxy-authorization", b"proxy-authenticate", b"www-authenticate", b"cookie", b"set-cookie", b"cache-control",
+     b"expect", b"max-forwards", b"range", b"age", b"date", b"expires", b"location", b"retry-after", b"vary",
+     b"warning", b"pragma", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range",
+     b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"via", b"x-request-id")
+)  # fmt: skip
+FORWARDING: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"))
+
+CHUNKED_LINE: Final = b"Transfer-Encoding: chunked\r\n"
+CLOSE_LINE: Final = b"Connection: close\r\n"
+KEEP_ALIVE_LINE: Final = b"Connection: keep-alive\r\n"
+
+# How a body is delimited.
+NO_BODY: Final = 0
+LENGTH: Final = 1
+CHUNKED: Final = 2
+UNTIL_CLOSE: Final = 3
+
+_MEMO_LIMIT: Final = 2048
+_DIGITS: Final = re.compile(rb"[0-9]{1,18}", re.ASCII)
+_REG_NAME: Final = rb"(?:[A-Za-z0-9\-._~!$&'()*+;=]|%[0-9A-Fa-f]{2})+"
+_IP_LITERAL: Final = rb"\[[0-9A-Fa-f:.]+\]|\[v[0-9A-Fa-f]+\.[A-Za-z0-9\-._~!$&'()*+,;=:]+\]"
+_AUTHORITY: Final = re.compile(rb"(" + _REG_NAME + rb"|" + _IP_LITERAL + rb")(?::([0-9]{0,5}))?")
+_ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9\-._~+/=:@]{1,128}")
+_TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+
+
+class BadMessage(Exception):
+    """A message that is refused: `status` for the client, `reason` one of `ledger.REJECTIONS`, `detail` for the log."""
+
+    def __init__(self, status: int, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.reason = reason
+        self.detail = detail
+
+
+class Shape:
+    """What the field names of a section say by themselves.
+
+    `index` maps a lower-case name to the positions of its lines. `keep` says per line whether it is forwarded.
+    `template` takes all values and yields the forwarded lines. The positions are -1 where there is no such line.
+    `special` is true when a value must be looked at before the template may be used as it is.
+    """
+
+    __slots__ = (
+        "connection", "content_length", "date", "index", "keep", "lower", "names", "problem", "special", "template",
+        "transfer_encoding",
+    )  # fmt: skip
+
+    names: Names
+    lower: Names
+    index: dict[bytes, tuple[int, ...]]
+    keep: tuple[bool, ...]
+    template: bytes
+    connection: tuple[int, ...]
+    content_length: int
+    transfer_encoding: int
+    date: bool
+    special: bool
+    problem: str
+
+    def __init__(self, names: Names, dropped: frozenset[bytes]) -> None:
+        lower = tuple([name.lower() for name in names])
+        index: dict[bytes, tuple[int, ...]] = {}
+        for position, name in enumerate(lower):
+            index[name] = (*index.get(name, ()), position)
+        self.names = names
+        self.lower = lower
+        self.index = index
+        self.keep = tuple([name not in dropped for name in lower])
+        self.template = _template(names, self.keep)
+        self.connection = index.get(b"connection", ())
+        self.content_length = index.get(b"content-length", (-1,))[0]
+        self.transfer_encoding = index.get(b"transfer-encoding", (-1,))[0]
+        self.date = b"date" in index
+        self.special = bool(self.connection) or self.content_length >= 0 or self.transfer_encoding >= 0
+        self.problem = ""
+        if len(index.get(b"content-length", ())) > 1:
+            self.problem = "Content-Length is there more than once"
+        elif self.content_length >= 0 and self.transfer_encoding >= 0:
+            self.problem = "Content-Length and Transfer-Encoding are both there"
+        elif len(index.get(b"transfer-encoding", ())) > 1:
+            self.problem = "Transfer-Encoding is there more than once"
+
+    def lines(self, values: Values, without: frozenset[bytes] = frozenset()) -> bytes:
+        """The forwarded lines, and none whose lower-case name is in `without`."""
+        if not without:
+            return self.template % values
+        return b"".join(
+            [
+                b"%b: %b\r\n" % (self.names[i], values[i])
+                for i in range(len(self.names))
+                if self.keep[i] and self.lower[i] not in without
+            ]
+        )
+
+    def joined(self, name: bytes, values: Values) -> bytes:
+        """All lines of a name as one list value (RFC 9110 5.3); b"" when there is none."""
+        positions = self.index.get(name)
+        if positions is None:
+            return b""
+        if len(positions) == 1:
+            return values[positions[0]]
+        return b", ".join([values[i] for i in positions])
+
+
+class RequestShape(Shape):
+    """A request's shape: adds where `Host`, `Expect`, `Upgrade`, the request id and the forwarding fields stand."""
+
+    __slots__ = ("expect", "forwarding", "host", "max_forwards", "request_id", "upgrade")
+
+    def __init__(self, names: Names, dropped: frozenset[bytes]) -> None:
+        super().__init__(names, dropped)
+        index = self.index
+        hosts = index.get(b"host", ())
+        if len(hosts) > 1 and not self.problem:
+            self.problem = "Host is there more than once"
+        self.host: int = hosts[0] if hosts else -1
+        self.expect: bool = b"expect" in index
+        self.upgrade: bool = b"upgrade" in index
+        self.max_forwards: bool = b"max-forwards" in index
+        self.request_id: int = index.get(b"x-request-id", (-1,))[0]
+        self.forwarding: bool = any(name in index for name in FORWARDING)
+        if self.expect or self.upgrade or self.max_forwards or self.request_id >= 0 or self.forwarding:
+            self.special = True
+
+
+class RequestShapes:
+    """The memo of request shapes under one policy; bounded, since names come from anyone."""
+
+    __slots__ = ("_dropped", "_known")
+
+    def __init__(self, dropped: frozenset[bytes] = frozenset()) -> None:
+        self._dropped = HOP_BY_HOP | dropped
+        self._known: dict[Names, RequestShape] = {}
+
+    def get(self, names: Names) -> RequestShape:
+        shape = self._known.get(names)
+        if shape is None:
+            if len(self._known) >= _MEMO_LIMIT:
+                self._known.clear()
+            shape = RequestShape(names, self._dropped)
+            self._known[names] = shape
+        return shape
+
+
+class ResponseShapes:
+    """The memo of response shapes."""
+
+    __slots__ = ("_dropped", "_known")
+
+    def __init__(self, dropped: frozenset[bytes] = frozenset()) -> None:
+        self._dropped = HOP_BY_HOP | dropped
+        self._known: dict[Names, Shape] = {}
+
+    def get(self, names: Names) -> Shape:
+        shape = self._known.get(names)
+        if shape is None:
+            if len(self._known) >= _MEMO_LIMIT:
+                self._known.clear()
+            shape = Shape(names, self._dropped)
+            self._known[names] = shape
+        return shape
+
+
+def _template(names: Names, keep: tuple[bool, ...]) -> bytes:
+    parts = []
+    for name, kept in zip(names, keep, strict=True):
+        parts.append(name.replace(b"%", b"%%") + b": %b\r\n" if kept else b"%.0b")
+    return b"".join(parts)
+
+
+class Connection:
+    """A Connection field, read once per distinct value: its options, and the end-to-end fields that it names."""
+
+    __slots__ = ("close", "keep_alive", "named", "upgrade")
+
+    def __init__(self, value: bytes) -> None:
+        options = frozenset([option.strip(b" \t").lower() for option in value.split(b",")]) - {b""}
+        self.close = b"close" in options
+        self.keep_alive = b"keep-alive" in options
+        self.upgrade = b"upgrade" in options
+        self.named = options - {b"close"} - HOP_BY_HOP - PROTECTED
+
+
+_connections: dict[bytes, Connection] = {}
+NO_CONNECTION: Final = Connection(b"")
+
+
+def connection_of(shape: Shape, values: Values) -> Connection:
+    """What the section's Connection lines say together (RFC 9110 7.6.1)."""
+    positions = shape.connection
+    if not positions:
+        return NO_CONNECTION
+    value = values[positions[0]] if len(positions) == 1 else shape.joined(b"connection", values)
+    known = _connections.get(value)
+    if known is None:
+        if len(_connections) >= _MEMO_LIMIT:
+            _connections.clear()
+        known = _connections[value] = Connection(value)
+    return known
+
+
+def content_length(value: bytes) -> int:
+    """The octets that a Content-Length announces, or -1 when it is not 1*DIGIT or beyond 18 digits (RFC 9110 8.6)."""
+    value = value.strip(b" \t")
+    return int(value) if _DIGITS.fullmatch(value) else -1
+
+
+def is_chunked(value: bytes) -> bool:
+    """Whether the only transfer coding is `chunked`; it is compared without regard to case (RFC 9112 7)."""
+    return value.strip(b" \t").lower() == b"chunked"
+
+
+def response_framing(shape: Shape, values: Values, status: int, is_head: bool) -> tuple[int, int]:
+    """How a response's body is delimited, and its length if known (RFC 9112 6.3).
+
+    Raises `BadMessage` when the answer cannot be trusted to end where it says.
+    """
+    if shape.problem:
+        raise BadMessage(502, "bad_gateway", shape.problem)
+    length = -1
+    if shape.content_length >= 0:
+        length = content_length(values[shape.content_length])
+        if length < 0:
+            raise BadMessage(502, "bad_gateway", "Content-Length is not a number")
+    coding = shape.transfer_encoding
+    if coding >= 0 and not is_chunked(values[coding]):
+        raise BadMessage(502, "bad_gateway", "Transfer-Encoding is not chunked")
+    if is_head or status == 304 or status == 204 or status < 200:
+        return NO_BODY, 0
+    if coding >= 0:
+        return CHUNKED, -1
+    if length >= 0:
+        return LENGTH, length
+    return UNTIL_CLOSE, -1
+
+
+def is_request_id(value: bytes) -> bool:
+    """Whether a request id from outside may be kept: short, and of characters that are safe in any log."""
+    return _REQUEST_ID.fullmatch(value) is not None
+
+
+def is_token(value: bytes) -> bool:
+    """Whether the octets are an RFC 9110 5.6.2 token."""
+    return _TOKEN.fullmatch(value) is not None
+
+
+def split_authority(authority: bytes) -> tuple[bytes, bytes] | None:
+    """Host in lower case and port (b"" if none) of a Host value or an authority without userinfo; None if invalid."""
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
+        return None
+    port = found[2] or b""
+    if port and int(port) > 65535:
+        return None
+    return found[1].lower(), port
+
+
+def split_absolute(target: bytes) -> tuple[bytes, bytes] | None:
+    """Authority and origin-form of an absolute-form target (RFC 9112 3.2.2); None if it is none or has a fragment."""
+    found = _ABSOLUTE.fullmatch(target)
+    if found is None or not found[1]:
+        return None
+    rest: bytes = found[2]
+    return found[1], rest if rest.startswith(b"/") else b"/" + rest
+
+
+def forwarded_element(client: str, host: bytes, scheme: bytes) -> bytes:
+    """One element of the Forwarded field (RFC 7239 4); an IPv6 address is bracketed and quoted (section 6)."""
+    node = b'"[' + client.encode() + b']"' if ":" in client else client.encode() or b"unknown"
+    return b'for=%b;host="%b";proto=%b' % (node, host, scheme)
+
+
+def trailer_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
+    """The trailer fields that may be forwarded, as lines."""
+    return b"".join([b"%b: %b\r\n" % (name, value) for name, value in fields if name.lower() not in NOT_IN_TRAILERS])

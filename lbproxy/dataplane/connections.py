@@ -1,0 +1,98 @@
+"""Opening connections to backends, and keeping idle ones: last in first out, bounded, expired lazily."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from typing import TYPE_CHECKING, Final, cast
+
+from lbproxy.core.ledger import BACKEND_ACTIVE, BACKEND_IDLE
+from lbproxy.dataplane.upstream import IDLE, Upstream
+
+if TYPE_CHECKING:
+    from lbproxy.core.balance import Backend
+    from lbproxy.dataplane.plane import Plane
+    from lbproxy.dataplane.relay import Exchange
+
+# Indexes into ledger.UPSTREAM_ERRORS.
+CONNECT_REFUSED: Final = 0
+CONNECT_TIMEOUT: Final = 1
+CONNECT_FAILED: Final = 2
+
+
+def take_idle(plane: Plane, backend: Backend, is_careful: bool) -> Upstream | None:
+    """The idle connection used last that still lives, or None.
+
+    `is_careful` asks the kernel whether the backend has closed it meanwhile (about a microsecond): for requests that
+    could not be repeated if it had.
+    """
+    idle = backend.idle
+    now = plane.now
+    while idle:
+        upstream = cast(Upstream, idle.pop())
+        if upstream.mode != IDLE:
+            continue
+        if upstream.idle_until < now or (is_careful and _has_news(upstream)):
+            upstream.close()
+            continue
+        cells = plane.cells
+        cells[backend.row + BACKEND_IDLE] -= 1
+        cells[backend.row + BACKEND_ACTIVE] += 1
+        return upstream
+    return None
+
+
+def expire_idle(plane: Plane, backend: Backend) -> None:
+    """Close what has been idle for too long; the oldest are at the left, so this looks at no living ones but one."""
+    idle = backend.idle
+    now = plane.now
+    while idle:
+        upstream = cast(Upstream, idle[0])
+        if upstream.mode == IDLE:
+            if upstream.idle_until >= now:
+                return
+            upstream.close()
+        idle.popleft()
+
+
+def close_idle(backend: Backend) -> None:
+    """Close every idle connection of a backend that is no longer asked."""
+    while backend.idle:
+        upstream = cast(Upstream, backend.idle.pop())
+        if upstream.mode == IDLE:
+            upstream.close()
+
+
+def _has_news(upstream: Upstream) -> bool:
+    """Whether something can be read from an idle connection: its end, or octets that nobody asked for."""
+    socket = upstream.transport.get_extra_info("socket")
+    poll = select.poll()
+    poll.register(socket.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+async def connect(plane: Plane, backend: Backend, exchange: Exchange) -> None:
+    """Open a connection for an exchange and tell it how that went. Its deadline is the exchange's, which cancels."""
+    address = backend.address
+
+    def new_upstream() -> Upstream:
+        return Upstream(plane, backend)
+
+    try:
+        if address.path:
+            _, upstream = await plane.loop.create_unix_connection(new_upstream, address.path)
+        else:
+            _, upstream = await plane.loop.create_connection(new_upstream, address.host, address.port)
+    except ConnectionRefusedError:
+        exchange.attempt_failed(CONNECT_REFUSED)
+    except OSError:
+        exchange.attempt_failed(CONNECT_FAILED)
+    else:
+        exchange.connected(upstream)
+
+
+def start_connecting(plane: Plane, backend: Backend, exchange: Exchange) -> asyncio.Task[None]:
+    """Run `connect` as a task that is held until it ends."""
+    task = plane.loop.create_task(connect(plane, backend, exchange))
+    plane.spawn(task)
+    return task

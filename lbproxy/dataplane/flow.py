@@ -1,0 +1,44 @@
+"""Back-pressure: each side stops reading while the other side's send buffer is full.
+
+A transport calls `pause_writing` when its send buffer passes the high-water mark and `resume_writing` when it has
+drained; a connection answers by pausing and resuming the reading of its counterpart. So a transfer of any size holds
+at most one buffer per side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from socket import SO_LINGER, SOL_SOCKET
+from typing import Final
+
+# Octets of a send buffer at which the other side stops reading, and at which it goes on.
+HIGH_WATER: Final = 262_144
+LOW_WATER: Final = 65_536
+# Octets that are held for an attempt that is not connected yet, or as pipelined requests, before reading stops.
+HOLD: Final = 65_536
+
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+def pause(transport: asyncio.Transport) -> None:
+    """Stop reading, unless the transport is closing or has stopped already."""
+    if not transport.is_closing() and transport.is_reading():
+        transport.pause_reading()
+
+
+def resume(transport: asyncio.Transport) -> None:
+    """Go on reading, unless the transport is closing or reads already."""
+    if not transport.is_closing() and not transport.is_reading():
+        transport.resume_reading()
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close so that the peer sees a reset and not an end: the only way to show that a body without a length is cut."""
+    socket = transport.get_extra_info("socket")
+    if socket is not None and not transport.is_closing():
+        try:
+            socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+        except OSError:
+            pass  # already gone, or not a socket that knows lingering
+    transport.abort()

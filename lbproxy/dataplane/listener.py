@@ -1,0 +1,150 @@
+"""The data plane of one worker: listeners, the tick, the swap of snapshots, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from lbproxy.core.exchange import Finished
+from lbproxy.core.ledger import WORKER_GENERATION, WORKER_LAG, Cells
+from lbproxy.core.snapshot import Snapshot
+from lbproxy.core.spec import ListenerSpec
+from lbproxy.dataplane.connections import close_idle, expire_idle
+from lbproxy.dataplane.deadlines import TICK
+from lbproxy.dataplane.downstream import Downstream
+from lbproxy.dataplane.plane import Plane, Trust, monotonic
+
+_BACKLOG: Final = 4096
+
+
+@final
+class Listener:
+    """One listening socket's connections and what they need to know of it."""
+
+    __slots__ = ("connections", "row", "server", "spec", "trust")
+
+    def __init__(self, spec: ListenerSpec, row: int) -> None:
+        self.spec = spec
+        self.row = row
+        self.trust = Trust(spec)
+        self.connections: Final[set[Downstream]] = set()
+        self.server: asyncio.Server | None = None
+
+    def take_over(self, spec: ListenerSpec, row: int) -> None:
+        """Go on under a new specification of the same name."""
+        self.row = row
+        if spec != self.spec:
+            self.spec = spec
+            self.trust = Trust(spec)
+
+
+@final
+class DataPlane:
+    """Accepts, relays and accounts. `cells` is the worker's slab, `log` is called once per ended exchange."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        snapshot: Snapshot,
+        cells: Cells,
+        log: Callable[[Finished], None] | None = None,
+    ) -> None:
+        self._plane: Final = Plane(loop, snapshot, cells, log)
+        self._listeners: Final[dict[str, Listener]] = {}
+        self._tick_due = monotonic() + TICK
+        self._timer = loop.call_later(TICK, self._tick)
+        cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
+
+    async def start(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Accept on these listening sockets, by the listeners' names; may be called again for further ones."""
+        plane = self._plane
+        snapshot = plane.snapshot
+        for name, sock in sockets.items():
+            listener = Listener(snapshot.listeners[name], snapshot.listener_rows[name])
+            self._listeners[name] = listener
+            listener.server = await self._serve(listener, sock)
+
+    async def _serve(self, listener: Listener, sock: socket.socket) -> asyncio.Server:
+        plane = self._plane
+
+        def new_downstream() -> Downstream:
+            return Downstream(plane, listener)
+
+        if sock.family == socket.AF_UNIX:
+            return await plane.loop.create_unix_server(new_downstream, sock=sock, backlog=_BACKLOG)
+        return await plane.loop.create_server(new_downstream, sock=sock, backlog=_BACKLOG)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Read this snapshot from now on. Exchanges that run go on under the one they began with."""
+        plane = self._plane
+        before = plane.snapshot
+        plane.use(snapshot)
+        for name, listener in list(self._listeners.items()):
+            spec = snapshot.listeners.get(name)
+            if spec is not None:
+                listener.take_over(spec, snapshot.listener_rows[name])
+            else:
+                self._stop_listening(self._listeners.pop(name))
+        staying = {id(backend) for pool in snapshot.pools.values() for backend in pool.backends.values()}
+        for pool in before.pools.values():
+            for backend in pool.backends.values():
+                if id(backend) not in staying:
+                    backend.keep = None
+                    close_idle(backend)
+        plane.cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
+
+    def stop_accepting(self) -> None:
+        """Accept no more; running exchanges go on, and their connections close with them."""
+        self._plane.draining = True
+        for listener in self._listeners.values():
+            self._stop_listening(listener)
+
+    @staticmethod
+    def _stop_listening(listener: Listener) -> None:
+        if listener.server is not None:
+            listener.server.close()
+            listener.server = None
+        for connection in list(listener.connections):
+            connection.drain()
+
+    async def drain(self, patience: float) -> int:
+        """Stop accepting, close idle connections, wait for running exchanges at most `patience` seconds and cut off the
+        rest. Returns how many were cut off."""
+        self.stop_accepting()
+        deadline = monotonic() + patience
+        # An event would have to be set on the way of every request; draining happens once in a worker's life.
+        while self.open_connections() and monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        cut = 0
+        for listener in self._listeners.values():
+            for connection in list(listener.connections):
+                cut += 1
+                connection.cut()
+        self._timer.cancel()
+        for pool in self._plane.snapshot.pools.values():
+            for backend in pool.backends.values():
+                close_idle(backend)
+        await asyncio.sleep(0)  # let the transports close
+        return cut
+
+    def open_connections(self) -> int:
+        """Downstream connections that are open now."""
+        return sum(len(listener.connections) for listener in self._listeners.values())
+
+    def _tick(self) -> None:
+        plane = self._plane
+        plane.tick()
+        now = monotonic()
+        plane.cells[plane.snapshot.row + WORKER_LAG] = max(0, int((now - self._tick_due) * 1e6))
+        for listener in self._listeners.values():
+            late = [connection for connection in listener.connections if connection.deadline < now - TICK]
+            for connection in late:
+                connection.pass_deadline()
+        for pool in plane.snapshot.pools.values():
+            for backend in pool.backends.values():
+                if backend.idle:
+                    expire_idle(plane, backend)
+        self._tick_due = monotonic() + TICK
+        self._timer = plane.loop.call_later(TICK, self._tick)

@@ -1,0 +1,150 @@
+"""What all connections of a worker share: the snapshot, the cells, the parsers, the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from ipaddress import ip_address, ip_network
+from typing import Final, final
+
+from lbproxy.core.exchange import Finished
+from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
+from lbproxy.core.ledger import Cells
+from lbproxy.core.snapshot import Snapshot
+from lbproxy.core.spec import ListenerSpec
+from lbproxy.dataplane.wire import RequestParser, ResponseParser
+
+monotonic: Final = time.monotonic
+
+_PEER_MEMO_LIMIT: Final = 65536
+
+
+@final
+class Plane:
+    """The context of a worker's data plane. `now` is the time of the last coarse tick; durations use `monotonic`."""
+
+    __slots__ = (
+        "cells",
+        "date_line",
+        "date_second",
+        "draining",
+        "host_names",
+        "loop",
+        "log",
+        "now",
+        "requests",
+        "responses",
+        "response_shapes",
+        "snapshot",
+        "tasks",
+        "trusted_shapes",
+        "untrusted_shapes",
+        "via_lines",
+        "_id_count",
+        "_id_prefix",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        snapshot: Snapshot,
+        cells: Cells,
+        log: Callable[[Finished], None] | None,
+    ) -> None:
+        self.loop: Final = loop
+        self.cells: Final = cells
+        self.log: Final = log
+        self.requests: Final = RequestParser()
+        self.responses: Final = ResponseParser()
+        self.tasks: Final[set[asyncio.Task[None]]] = set()
+        self.draining = False
+        # Host values that have been found valid, and the name in them.
+        self.host_names: Final[dict[bytes, bytes]] = {}
+        self._id_prefix = os.urandom(8).hex().encode()
+        self._id_count = 0
+        self.date_second = 0
+        self.date_line = b""
+        self.tick()
+        self.use(snapshot)
+
+    def use(self, snapshot: Snapshot) -> None:
+        """Read this snapshot from now on."""
+        policy = snapshot.headers
+        untrusted = frozenset() if policy.x_forwarded == "pass" else FORWARDING
+        trusted = FORWARDING if policy.x_forwarded == "off" else frozenset()
+        made = frozenset((b"x-request-id",)) if policy.request_id == "make" else frozenset()
+        self.snapshot = snapshot
+        self.untrusted_shapes = RequestShapes(untrusted | made)
+        self.trusted_shapes = RequestShapes(trusted | made)
+        self.response_shapes = ResponseShapes()
+        via = policy.via.encode()
+        # The Via line for a request received as HTTP/1.0 and as HTTP/1.1 (RFC 9110 7.6.3).
+        self.via_lines = (b"Via: 1.0 %b\r\n" % via, b"Via: 1.1 %b\r\n" % via) if via else (b"", b"")
+
+    def tick(self) -> None:
+        """Bring `now` and the Date line up to date."""
+        self.now = monotonic()
+        second = int(time.time())
+        if second != self.date_second:
+            self.date_second = second
+            self.date_line = b"Date: " + formatdate(second, usegmt=True).encode() + b"\r\n"
+
+    def request_id(self) -> bytes:
+        """A new id: random per worker, then counted (a `uuid4` costs nine times as much)."""
+        self._id_count += 1
+        return b"%b%08x" % (self._id_prefix, self._id_count)
+
+    def spawn(self, task: asyncio.Task[None]) -> None:
+        """Hold a task until it has ended, for the loop alone would let it be collected."""
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+@final
+class Trust:
+    """Which peers of a listener are proxies whose forwarding fields are believed."""
+
+    __slots__ = ("_memo", "_networks")
+
+    def __init__(self, spec: ListenerSpec) -> None:
+        self._networks = tuple([ip_network(network, strict=False) for network in spec.trusted_proxies])
+        self._memo: dict[str, bool] = {}
+
+    def trusts(self, peer: str) -> bool:
+        """Whether the peer with this address ("" over a Unix socket) is trusted; over a Unix socket it is when any
+        network is, for whoever may open the socket stands on this machine."""
+        if not self._networks:
+            return False
+        known = self._memo.get(peer)
+        if known is None:
+            if len(self._memo) >= _PEER_MEMO_LIMIT:
+                self._memo.clear()
+            known = self._memo[peer] = self._find(peer)
+        return known
+
+    def _find(self, peer: str) -> bool:
+        if not peer:
+            return True
+        try:
+            address = ip_address(peer)
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None) or address
+        return any(mapped in network for network in self._networks)
+
+    def client_of(self, forwarded_for: bytes, peer: str) -> str:
+        """The client's address: the last one in X-Forwarded-For that is not itself a trusted proxy."""
+        client = peer
+        for part in reversed(forwarded_for.split(b",")):
+            text = part.strip(b" \t").decode("latin-1").strip("[]")
+            try:
+                ip_address(text)
+            except ValueError:
+                return client
+            client = text
+            if not self.trusts(text):
+                return client
+        return client

@@ -1,0 +1,295 @@
+"""A connection to a backend: takes answers apart and hands them to the exchange that it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast, final
+
+from lbproxy.core.headers import (
+    CHUNKED,
+    LENGTH,
+    NO_BODY,
+    UNTIL_CLOSE,
+    BadMessage,
+    connection_of,
+    response_framing,
+)
+from lbproxy.core.ledger import BACKEND_ACTIVE, BACKEND_IDLE, BACKEND_OPENED
+from lbproxy.dataplane import flow
+from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder
+
+if TYPE_CHECKING:
+    from lbproxy.core.balance import Backend
+    from lbproxy.dataplane.plane import Plane
+    from lbproxy.dataplane.relay import Exchange
+
+# Octets of a response head at the most, interim ones included each by itself.
+MAX_HEAD_BYTES: Final = 131_072
+
+# What arriving octets are.
+IDLE: Final = 0
+HEAD: Final = 1
+BODY: Final = 2
+CHUNKS: Final = 3
+REST: Final = 4
+TUNNEL: Final = 5
+DEAD: Final = 6
+
+# Indexes into ledger.UPSTREAM_ERRORS.
+RESET: Final = 3
+CLOSED_EARLY: Final = 4
+PROTOCOL: Final = 5
+
+
+@final
+class Upstream(asyncio.Protocol):
+    """One connection to one backend. It serves one exchange at a time, or is idle, or dead."""
+
+    __slots__ = (
+        # for the connection's life
+        "backend", "born", "plane", "transport",
+        # between exchanges
+        "idle_until", "reused",
+        # for one exchange
+        "_buffer", "_decoder", "_keep_alive", "_left", "exchange", "mode", "write_paused",
+    )  # fmt: skip
+
+    transport: asyncio.Transport
+
+    def __init__(self, plane: Plane, backend: Backend) -> None:
+        self.plane: Final = plane
+        self.backend: Final = backend
+        self.born = plane.now
+        self.idle_until = 0.0
+        self.reused = False
+        self.exchange: Exchange | None = None
+        self.mode = IDLE
+        self.write_paused = False
+        self._buffer = b""
+        self._left = 0
+        self._decoder: ChunkedDecoder | None = None
+        self._keep_alive = False
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(flow.HIGH_WATER, flow.LOW_WATER)
+        backend = self.backend
+        backend.connections += 1
+        cells = self.plane.cells
+        cells[backend.row + BACKEND_OPENED] += 1
+        cells[backend.row + BACKEND_ACTIVE] += 1
+
+    def data_received(self, data: bytes) -> None:
+        mode = self.mode
+        if mode == HEAD:
+            self._read_head(data)
+        elif mode == BODY:
+            self._read_body(data)
+        elif mode == REST:
+            cast("Exchange", self.exchange).response_data(data)
+        elif mode == CHUNKS:
+            self._read_chunks(data)
+        elif mode == TUNNEL:
+            cast("Exchange", self.exchange).tunnel_down(data)
+        else:
+            self.close()  # nobody asked: what it says now must not become the next answer
+
+    def eof_received(self) -> bool:
+        exchange = self.exchange
+        mode = self.mode
+        if exchange is None:
+            self.close()
+        elif mode == TUNNEL:
+            return exchange.tunnel_down_end()
+        elif mode == REST:
+            self._keep_alive = False
+            exchange.response_end(b"")
+        else:
+            exchange.attempt_failed(CLOSED_EARLY)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        backend = self.backend
+        backend.connections -= 1
+        cells = self.plane.cells
+        if self.mode == IDLE:
+            cells[backend.row + BACKEND_IDLE] -= 1
+        else:
+            cells[backend.row + BACKEND_ACTIVE] -= 1
+        exchange = self.exchange
+        mode, self.mode = self.mode, DEAD
+        if exchange is not None:
+            if mode == TUNNEL:
+                exchange.tunnel_broken()
+            elif mode == REST and exc is None:
+                exchange.response_end(b"")
+            else:
+                exchange.attempt_failed(RESET if exc is not None else CLOSED_EARLY)
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        if self.exchange is not None:
+            self.exchange.upstream_full()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self.exchange is not None:
+            self.exchange.upstream_drained()
+
+    # What the exchange calls.
+
+    def serve(self, exchange: Exchange) -> None:
+        """Answers that arrive from now on belong to this exchange."""
+        self.exchange = exchange
+        self.mode = HEAD
+        self._keep_alive = False
+
+    def tunnel(self) -> bytes:
+        """Octets are no longer messages. Returns those that came behind the head."""
+        self.mode = TUNNEL
+        rest, self._buffer = self._buffer, b""
+        return rest
+
+    def release(self, is_clean: bool) -> None:
+        """The exchange is over: keep the connection for another one if nothing speaks against it, else close it."""
+        plane = self.plane
+        backend = self.backend
+        limits = backend.keep
+        if (
+            is_clean
+            and self._keep_alive
+            and not self._buffer
+            and not self.write_paused
+            and limits is not None
+            and not plane.draining
+            and len(backend.idle) < limits.max_idle
+            and plane.now - self.born < limits.max_age
+            and not self.transport.is_closing()
+        ):
+            self.exchange = None
+            self.mode = IDLE
+            self.reused = True
+            self.idle_until = plane.now + limits.idle_timeout
+            cells = plane.cells
+            cells[backend.row + BACKEND_ACTIVE] -= 1
+            cells[backend.row + BACKEND_IDLE] += 1
+            flow.resume(self.transport)
+            backend.idle.append(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Be of no more use to anyone."""
+        self.exchange = None
+        if self.mode == IDLE:
+            cells = self.plane.cells
+            cells[self.backend.row + BACKEND_IDLE] -= 1
+            cells[self.backend.row + BACKEND_ACTIVE] += 1
+        mode, self.mode = self.mode, DEAD
+        if mode == TUNNEL:
+            self.transport.close()  # what is still to be sent is the client's last word
+        else:
+            self.transport.abort()
+
+    # Taking answers apart.
+
+    def _read_head(self, data: bytes) -> None:
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        exchange = cast("Exchange", self.exchange)
+        parser = self.plane.responses
+        while True:
+            end = data.find(END_OF_HEAD) + 4
+            if end == 3:
+                self._await_head(data)
+                return
+            head = data if end == len(data) else data[:end]
+            try:
+                parser.parse(head)
+                shape = self.plane.response_shapes.get(parser.names)
+                framing, length = response_framing(shape, parser.values, parser.status, exchange.is_head)
+            except BadMessage as bad:
+                exchange.attempt_failed(PROTOCOL, bad.detail)
+                return
+            status = parser.status
+            if status >= 200:
+                break
+            if status == 101:
+                self._buffer = data[end:]
+                exchange.switch_protocols(parser, shape)
+                return
+            if not exchange.interim(parser, shape):
+                return
+            data = data[end:]
+            if not data:
+                return
+        values = parser.values
+        connection = connection_of(shape, values)
+        self._keep_alive = not connection.close and (parser.minor == 1 or connection.keep_alive)
+        size = len(data) - end
+        if framing == LENGTH:
+            if size >= length:
+                self._buffer = data[end + length :]  # whatever lies behind an answer makes the connection unusable
+                exchange.respond(parser, shape, connection, framing, length, data[end : end + length], True)
+                return
+            self.mode = BODY
+            self._left = length - size
+            exchange.respond(parser, shape, connection, framing, length, data[end:], False)
+        elif framing == NO_BODY:
+            self._buffer = data[end:]
+            exchange.respond(parser, shape, connection, framing, 0, b"", True)
+        elif framing == CHUNKED:
+            self.mode = CHUNKS
+            self._decoder = ChunkedDecoder(is_request=False)
+            exchange.respond(parser, shape, connection, framing, -1, b"", False)
+            if size and self.mode == CHUNKS:
+                self._read_chunks(data[end:])
+        else:
+            self.mode = REST
+            self._keep_alive = False
+            exchange.respond(parser, shape, connection, UNTIL_CLOSE, -1, data[end:], False)
+
+    def _await_head(self, data: bytes) -> None:
+        """The head is not complete: keep what came, unless it cannot become one."""
+        if not data.startswith(b"HTTP/1.") and not b"HTTP/1.".startswith(data[:7]):
+            cast("Exchange", self.exchange).attempt_failed(PROTOCOL, "not an HTTP/1 answer")
+        elif len(data) > MAX_HEAD_BYTES:
+            cast("Exchange", self.exchange).attempt_failed(PROTOCOL, "response head too large")
+        else:
+            self._buffer = data
+
+    def _read_body(self, data: bytes) -> None:
+        exchange = cast("Exchange", self.exchange)
+        left = self._left - len(data)
+        if left > 0:
+            self._left = left
+            exchange.response_data(data)
+            return
+        if left < 0:
+            self._buffer = data[left:]
+            data = data[:left]
+        exchange.response_data(data)
+        exchange.response_end(b"")
+
+    def _read_chunks(self, data: bytes) -> None:
+        exchange = cast("Exchange", self.exchange)
+        decoder = cast(ChunkedDecoder, self._decoder)
+        try:
+            body, used = decoder.feed(data)
+        except BadMessage as bad:
+            exchange.attempt_failed(PROTOCOL, bad.detail)
+            return
+        if body:
+            exchange.response_data(body[0] if len(body) == 1 else b"".join(body))
+        if used >= 0 and self.exchange is exchange:
+            self._buffer = data[used:]
+            self._decoder = None
+            exchange.response_trailers(decoder.trailers)
+
+    @property
+    def has_received(self) -> bool:
+        """Whether octets of a head that is not complete have arrived."""
+        return bool(self._buffer)

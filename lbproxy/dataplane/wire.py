@@ -1,0 +1,310 @@
+"""The one seam to the HTTP parser (httptools, which is llhttp).
+
+Heads are collected until their empty line and then parsed in one call, so one parser serves all connections of a
+worker and no callback is a Python function: a list's `append` takes the target, a dict's `setdefault` the fields (a
+whole small request costs about 1.2 microseconds; with methods as callbacks 2.1). A name that stands on two lines is
+noticed by counting lines and re-read by a parser that keeps pairs. A parser that has been promised a body is replaced,
+which costs 0.33 microseconds: bodies of known length are counted by us and never shown to a parser.
+
+Chunked bodies go through a parser of their own per body, cut at every empty line, for only there can a body end; so
+where the next message starts is known to the octet.
+
+What llhttp lets pass and HTTP does not is refused here: several spaces in the request line, empty lines of a bare LF
+or CR before it, versions other than 1.0 and 1.1, transfer codings other than `chunked`, NUL in a reason phrase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import httptools
+
+from lbproxy.core.headers import BadMessage, Names, Values, is_token
+
+END_OF_HEAD: Final = b"\r\n\r\n"
+_MEMO_LIMIT: Final = 1024
+_BAD_IN_REASON: Final = bytes([c for c in range(256) if (c < 32 and c != 9) or c == 127])
+
+_KNOWN_METHODS: Final = frozenset(
+    (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"TRACE", b"PATCH", b"PROPFIND", b"PROPPATCH", b"MKCOL",
+     b"COPY", b"MOVE", b"LOCK", b"UNLOCK", b"SEARCH", b"REPORT", b"PURGE", b"LINK", b"UNLINK")
+)  # fmt: skip
+
+
+_Parser = httptools.HttpRequestParser | httptools.HttpResponseParser
+
+
+class _Sink:
+    """What a parser calls: attributes are C functions, so nothing of ours runs while it parses."""
+
+    def __init__(self) -> None:
+        self.fields: dict[bytes, bytes] = {}
+        self.targets: list[bytes] = []
+        self.on_header: Callable[[bytes, bytes], object] = self.fields.setdefault
+        self.on_url: Callable[[bytes], object] = self.targets.append
+
+
+class _Pairs:
+    """The slow sink: keeps every line."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.values: list[bytes] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.names.append(name)
+        self.values.append(value)
+
+
+def _error_of(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _request_parser(sink: _Sink) -> httptools.HttpRequestParser:
+    parser = httptools.HttpRequestParser(sink)
+    # The messages of many connections pass through it: that one of them said close is no business of the next.
+    parser.set_dangerous_leniencies(lenient_keep_alive=True)
+    return parser
+
+
+class RequestParser:
+    """Parses complete request heads. After `parse` the attributes describe the request until the next call."""
+
+    __slots__ = ("_parser", "_sink", "method", "minor", "names", "target", "values")
+
+    def __init__(self) -> None:
+        self._sink = _Sink()
+        self._parser = _request_parser(self._sink)
+        self.method = b""
+        self.target = b""
+        self.minor = 1
+        self.names: Names = ()
+        self.values: Values = ()
+
+    def parse(self, head: bytes, max_fields: int) -> None:
+        """Parse a head that ends with its empty line and has no empty line before it.
+
+        Raises `BadMessage` with the status to answer.
+        """
+        lines = head.count(b"\r\n") - 2
+        if lines > max_fields:
+            raise BadMessage(431, "head_too_large", f"more than {max_fields} header fields")
+        sink = self._sink
+        sink.fields.clear()
+        sink.targets.clear()
+        space = head.find(b" ")
+        method = head[:space]
+        if method not in _KNOWN_METHODS:
+            if space <= 0 or not is_token(method):
+                raise BadMessage(400, "bad_request", "the request line does not start with a method")
+            # llhttp knows a list of methods and some have rules of their own; HTTP allows any token (RFC 9110 9.1).
+            self._feed(b"POST" + head[space:])
+        else:
+            self._feed(head)
+        if not sink.targets:
+            raise BadMessage(400, "bad_request", "no request line")
+        target = sink.targets[0]
+        start = b"%b %b HTTP/1." % (method, target)
+        if not head.startswith(start):
+            self.renew()
+            if head.startswith(b"%b %b HTTP/" % (method, target)):
+                raise BadMessage(505, "unsupported", "HTTP version")
+            raise BadMessage(400, "bad_request", "malformed request line")
+        minor = head[len(start)] - 48
+        if minor not in (0, 1):
+            raise BadMessage(505, "unsupported", "HTTP version")
+        self.method = method
+        self.target = target
+        self.minor = minor
+        fields = sink.fields
+        if len(fields) == lines:
+            self.names = tuple(fields)
+            self.values = tuple(fields.values())
+        else:
+            self.names, self.values = _pairs(httptools.HttpRequestParser, b"POST" + head[space:])
+
+    def _feed(self, head: bytes) -> None:
+        try:
+            self._parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            self.renew()
+        except httptools.HttpParserError as error:
+            self.renew()
+            if isinstance(error, httptools.HttpParserInvalidURLError):
+                raise BadMessage(400, "bad_request", "invalid request target") from None
+            message = _error_of(error)
+            if message == "Invalid HTTP version":
+                raise BadMessage(505, "unsupported", "HTTP version") from None
+            raise BadMessage(400, "bad_request", message) from None
+
+    def renew(self) -> None:
+        """The head just parsed announced a body: this parser's state is of no more use."""
+        self._parser = _request_parser(self._sink)
+
+
+class ResponseParser:
+    """Parses complete response heads, as `RequestParser` does requests.
+
+    `line` is the status line to send on, made new as HTTP/1.1 with the received reason phrase.
+    """
+
+    __slots__ = ("_lines", "_parser", "_sink", "line", "minor", "names", "status", "values")
+
+    def __init__(self) -> None:
+        self._sink = _Sink()
+        self._parser = httptools.HttpResponseParser(self._sink)
+        self._lines: dict[bytes, tuple[int, int, bytes]] = {}
+        self.status = 0
+        self.minor = 1
+        self.line = b""
+        self.names: Names = ()
+        self.values: Values = ()
+
+    def parse(self, head: bytes) -> None:
+        """Parse a head that ends with its empty line. Raises `BadMessage`."""
+        sink = self._sink
+        fields = sink.fields
+        fields.clear()
+        parser = self._parser
+        try:
+            parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            self._parser = httptools.HttpResponseParser(sink)
+        except httptools.HttpParserError as error:
+            self._parser = httptools.HttpResponseParser(sink)
+            raise BadMessage(502, "bad_gateway", _error_of(error)) from None
+        line = head[: head.find(b"\r\n")]
+        known = self._lines.get(line)
+        if known is None:
+            known = self._learn(line, parser)
+        self.status, self.minor, self.line = known
+        if len(fields) == head.count(b"\r\n") - 2:
+            self.names = tuple(fields)
+            self.values = tuple(fields.values())
+        else:
+            self.names, self.values = _pairs(httptools.HttpResponseParser, head)
+
+    def _learn(self, line: bytes, parser: httptools.HttpResponseParser) -> tuple[int, int, bytes]:
+        status = parser.get_status_code()
+        reason = line[13:]
+        starts = (b"HTTP/1.0 %d" % status, b"HTTP/1.1 %d" % status)
+        if not 100 <= status <= 999 or line[:12] not in starts or line[12:13] not in (b"", b" "):
+            self.renew()
+            raise BadMessage(502, "bad_gateway", "malformed status line")
+        if len(reason) != len(reason.translate(None, _BAD_IN_REASON)):
+            self.renew()
+            raise BadMessage(502, "bad_gateway", "control characters in the reason phrase")
+        known = (status, line[7] - 48, b"HTTP/1.1 %d %b\r\n" % (status, reason))
+        if len(self._lines) >= _MEMO_LIMIT:
+            self._lines.clear()
+        self._lines[line] = known
+        return known
+
+    def renew(self) -> None:
+        """The head just parsed announced a body: this parser's state is of no more use."""
+        self._parser = httptools.HttpResponseParser(self._sink)
+
+
+def _pairs(kind: Callable[[object], _Parser], head: bytes) -> tuple[Names, Values]:
+    sink = _Pairs()
+    try:
+        kind(sink).feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass
+    return tuple(sink.names), tuple(sink.values)
+
+
+class EarlyCheck:
+    """Looks at a head that is still arriving, so that nonsense is refused at once and not when a deadline ends."""
+
+    __slots__ = ("_parser",)
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(_Sink())
+
+    def feed(self, data: bytes) -> str:
+        """Feed the next octets of the head; returns what is wrong with them, or ""."""
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserUpgrade, httptools.HttpParserInvalidMethodError):
+            return ""
+        except httptools.HttpParserError as error:
+            return _error_of(error)
+        return ""
+
+
+class ChunkedDecoder:
+    """Takes a chunked body apart (RFC 9112 7.1): payload out, framing and extensions dropped, trailers kept.
+
+    `overhead` bounds the octets that are not payload between two pieces of payload, so that endless chunk extensions
+    or trailers are refused.
+    """
+
+    __slots__ = ("_body", "_done", "_kind", "_limit", "_overhead", "_parser", "_tail", "trailers")
+
+    def __init__(self, is_request: bool, limit: int = 16384) -> None:
+        self._body: list[bytes] = []
+        self._done = False
+        self._limit = limit
+        self._overhead = 0
+        self._tail = b""
+        self.trailers: list[tuple[bytes, bytes]] = []
+        sink = _ChunkSink(self)
+        self._parser: _Parser
+        if is_request:
+            self._parser = httptools.HttpRequestParser(sink)
+            self._parser.feed_data(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        else:
+            self._parser = httptools.HttpResponseParser(sink)
+            self._parser.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        self.trailers.clear()
+
+    def feed(self, data: bytes) -> tuple[list[bytes], int]:
+        """Feed octets of the body. Returns the payload in them, and how many octets were used if the body has ended
+        (the rest belongs to what follows) or -1 if it has not. Raises `BadMessage`."""
+        start = 0
+        body = self._body = []
+        while True:
+            stop = self._next_empty_line(data, start)
+            piece = data[start:stop] if start or stop < len(data) else data
+            before = len(body)
+            try:
+                self._parser.feed_data(piece)
+            except httptools.HttpParserError as error:
+                raise BadMessage(400, "bad_request", _error_of(error)) from None
+            if self._done:
+                return body, stop
+            self._overhead = self._overhead + len(piece) if len(body) == before else 0
+            if self._overhead > self._limit:
+                raise BadMessage(400, "bad_request", "chunk extensions or trailers are too long")
+            start = stop
+            if start >= len(data):
+                self._tail = (self._tail + data)[-3:] if len(data) < 3 else data[-3:]
+                return body, -1
+
+    def _next_empty_line(self, data: bytes, start: int) -> int:
+        """Where the next empty line ends at or after `start`, counting what the last call left; else the end."""
+        if start == 0 and self._tail:
+            seam = self._tail + data[:3]
+            found = seam.find(END_OF_HEAD)
+            if found >= 0:
+                return found + 4 - len(self._tail)
+        found = data.find(END_OF_HEAD, start)
+        return found + 4 if found >= 0 else len(data)
+
+    def take_body(self, data: bytes) -> None:
+        self._body.append(data)
+
+    def end(self) -> None:
+        self._done = True
+
+
+class _ChunkSink:
+    def __init__(self, decoder: ChunkedDecoder) -> None:
+        self.on_body: Callable[[bytes], object] = decoder.take_body
+        self.on_message_complete: Callable[[], object] = decoder.end
+        self._trailers = decoder.trailers
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._trailers.append((name, value))
