@@ -45,6 +45,9 @@ BUSY: Final = 3  # the next requests, to be held until the current one is answer
 TUNNEL: Final = 4  # not HTTP any more
 LINGER: Final = 5  # nothing anybody wants to know
 
+# A client that stops sending may still want its answer, or may be gone: nothing tells which. Seconds without progress
+# after which it is taken for gone, so that nobody's seat is held for it.
+HALF_CLOSED_S: Final = 1.0
 # Seconds and octets for which a client may go on sending after we have closed our side.
 LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1_048_576
@@ -162,7 +165,10 @@ class Downstream(asyncio.Protocol):
         if mode == LENGTH or mode == CHUNKS:
             self.exchange.refuse_body(400, "bad_request")  # a request cut short is not one (RFC 9112 8)
             return False
-        return mode == BUSY  # a client may stop sending and still want its answer
+        if mode == BUSY:
+            self.set_deadline(HALF_CLOSED_S, self.due)
+            return True
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.deadline = NEVER
@@ -200,12 +206,17 @@ class Downstream(asyncio.Protocol):
 
     def set_deadline(self, seconds: float, due: int) -> None:
         """What is waited for now, and for how long at the most."""
+        if self.is_end_seen and self.mode == BUSY and seconds > HALF_CLOSED_S:
+            seconds = HALF_CLOSED_S
         self.deadline = self.plane.now + seconds
         self.due = due
 
     def pass_deadline(self) -> None:
         """The sweep found that the deadline has passed."""
         due = self.due
+        if self.is_end_seen and self.mode == BUSY:
+            self.transport.abort()
+            return
         waiting = self.transport.get_write_buffer_size()
         if self.write_paused and waiting < self._stalled_at:
             # The client takes what it is sent, only slowly.
@@ -392,8 +403,6 @@ class Downstream(asyncio.Protocol):
     def _read_target(self, method: bytes, target: bytes) -> bytes:
         """Read a target that is not in origin-form; returns the authority if it is in absolute-form."""
         exchange = self.exchange
-        if method == b"CONNECT":
-            raise BadMessage(501, "unsupported", "CONNECT")
         if target == b"*":
             if method != b"OPTIONS":
                 raise BadMessage(400, "bad_request", "the target * is for OPTIONS only")

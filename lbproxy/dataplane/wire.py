@@ -98,6 +98,8 @@ class RequestParser:
         if method not in _KNOWN_METHODS:
             if space <= 0 or not is_token(method):
                 raise BadMessage(400, "bad_request", "the request line does not start with a method")
+            if method == b"CONNECT":  # a reverse proxy is no tunnel to anywhere
+                raise BadMessage(501, "unsupported", "CONNECT")
             # llhttp knows a list of methods and some have rules of their own; HTTP allows any token (RFC 9110 9.1).
             self._feed(b"POST" + head[space:])
         else:
@@ -144,16 +146,16 @@ class RequestParser:
 
 
 class ResponseParser:
-    """Parses complete response heads, as `RequestParser` does requests.
+    """Parses complete response heads, as `RequestParser` does requests, each with a parser of its own: nearly every
+    answer announces a body, and whether it has one also depends on the request.
 
     `line` is the status line to send on, made new as HTTP/1.1 with the received reason phrase.
     """
 
-    __slots__ = ("_lines", "_parser", "_sink", "line", "minor", "names", "status", "values")
+    __slots__ = ("_lines", "_sink", "line", "minor", "names", "status", "values")
 
     def __init__(self) -> None:
         self._sink = _Sink()
-        self._parser = httptools.HttpResponseParser(self._sink)
         self._lines: dict[bytes, tuple[int, int, bytes]] = {}
         self.status = 0
         self.minor = 1
@@ -166,13 +168,12 @@ class ResponseParser:
         sink = self._sink
         fields = sink.fields
         fields.clear()
-        parser = self._parser
+        parser = httptools.HttpResponseParser(sink)
         try:
             parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            self._parser = httptools.HttpResponseParser(sink)
+            pass
         except httptools.HttpParserError as error:
-            self._parser = httptools.HttpResponseParser(sink)
             raise BadMessage(502, "bad_gateway", _error_of(error)) from None
         line = head[: head.find(b"\r\n")]
         known = self._lines.get(line)
@@ -190,20 +191,14 @@ class ResponseParser:
         reason = line[13:]
         starts = (b"HTTP/1.0 %d" % status, b"HTTP/1.1 %d" % status)
         if not 100 <= status <= 999 or line[:12] not in starts or line[12:13] not in (b"", b" "):
-            self.renew()
             raise BadMessage(502, "bad_gateway", "malformed status line")
         if len(reason) != len(reason.translate(None, _BAD_IN_REASON)):
-            self.renew()
             raise BadMessage(502, "bad_gateway", "control characters in the reason phrase")
         known = (status, line[7] - 48, b"HTTP/1.1 %d %b\r\n" % (status, reason))
         if len(self._lines) >= _MEMO_LIMIT:
             self._lines.clear()
         self._lines[line] = known
         return known
-
-    def renew(self) -> None:
-        """The head just parsed announced a body: this parser's state is of no more use."""
-        self._parser = httptools.HttpResponseParser(self._sink)
 
 
 def _pairs(kind: Callable[[object], _Parser], head: bytes) -> tuple[Names, Values]:

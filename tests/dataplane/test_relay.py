@@ -1,0 +1,689 @@
+"""The relay on real sockets: what HTTP/1.1 asks of an intermediary, and what must survive."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from lbproxy.core import ledger
+from lbproxy.core.spec import Limits, ListenerTimeouts, PoolTimeouts, Retry, Route, Sticky
+from tests.dataplane.harness import (
+    PATIENCE_S,
+    answer,
+    answering,
+    backend,
+    pool_of,
+    read_head,
+    reload,
+    request,
+    running,
+)
+
+
+def parts(response: bytes) -> tuple[int, bytes, bytes]:
+    """Status, head and body of a response."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    return int(head.split(b" ", 2)[1]), head, body
+
+
+async def test_a_small_get_is_relayed_and_accounted_for() -> None:
+    async with backend(answering(answer(b"hello"))) as b0, running(pool_of(b0.port)) as proxy:
+        status, head, body = parts(await proxy.ask(request()))
+        assert (status, body) == (200, b"hello")
+        assert b"Content-Length: 5" in head
+        assert b"\r\nDate: " in head
+        sent = b0.octets
+        assert sent.startswith(b"GET / HTTP/1.1\r\nHost: a.example\r\nX-User-ID: kim\r\n")
+        assert b"Connection" not in sent
+        for line in (b"X-Forwarded-For: 127.0.0.1", b"X-Forwarded-Proto: http", b"X-Forwarded-Host: a.example",
+                     b"Via: 1.1 lbproxy", b"X-Request-ID: "):  # fmt: skip
+            assert line in sent
+        assert proxy.pool_cell(ledger.POOL_REQUESTS + 1) == 1
+        assert proxy.pool_cell(ledger.POOL_IN_FLIGHT) == 0
+        assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+        assert proxy.backend_cell("b0", ledger.BACKEND_OWNED) == 1
+        assert proxy.pool_cell(ledger.POOL_DECISIONS + ledger.OWNER) == 1
+        assert proxy.pool_cell(ledger.POOL_RESPONSE_BYTES) == 5
+        entry = proxy.lines[0]
+        assert (entry.status, entry.backend, entry.decision, entry.key) == (200, "b0", "owner", b"kim")
+
+
+@pytest.mark.parametrize(
+    "method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "FROBNICATE", "M-SEARCH", "PROPFIND"]
+)
+async def test_methods_of_every_kind(method: str) -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        assert parts(await proxy.ask(request(method)))[0] == 200
+        assert b0.octets.startswith(method.encode() + b" / HTTP/1.1\r\n")
+
+
+async def test_connections_are_kept_on_both_sides() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        for _ in range(5):
+            writer.write(request(close=False))
+            await read_head(reader)
+            assert await reader.readexactly(2) == b"ok"
+        writer.close()
+        assert len(b0.received) == 1
+        assert proxy.backend_cell("b0", ledger.BACKEND_OPENED) == 1
+        assert proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 1
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with (
+        backend(answering(answer(b"1"), answer(b"22"), answer(b"333"))) as b0,
+        running(pool_of(b0.port)) as proxy,
+    ):
+        chunked = request("POST", "/2", b"Transfer-Encoding: chunked\r\n", close=False) + b"3\r\nabc\r\n0\r\n\r\n"
+        response = await proxy.ask(request("GET", "/1", close=False) + chunked + request("GET", "/3"))
+        assert [response.find(b"\r\n\r\n" + body) > 0 for body in (b"1", b"22", b"333")] == [True] * 3
+        assert response.count(b"HTTP/1.1 200 OK") == 3
+        assert [line.target for line in proxy.lines] == [b"/1", b"/2", b"/3"]
+
+
+async def test_http_1_0_client_gets_no_chunks_and_keep_alive_only_when_asked() -> None:
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+    async with backend(answering(chunked, answer(b"second"))) as b0, running(pool_of(b0.port)) as proxy:
+        status, head, body = parts(await proxy.ask(b"GET / HTTP/1.0\r\n\r\n"))
+        assert (status, body) == (200, b"hello")
+        assert b"chunked" not in head
+        assert b"Connection: close" in head
+        reader, writer = await proxy.connect()
+        writer.write(b"GET / HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
+        head = await read_head(reader)
+        assert b"Connection: keep-alive" in head
+        assert await reader.readexactly(6) == b"second"
+        writer.close()
+
+
+async def test_http_1_0_backend_and_close_delimited_answer() -> None:
+    async with (
+        backend(answering(b"HTTP/1.0 200 OK\r\n\r\nuntil the end", close=True)) as b0,
+        running(pool_of(b0.port)) as proxy,
+    ):
+        _, head, body = parts(await proxy.ask(request()))
+        assert b"Transfer-Encoding: chunked" in head
+        assert body == b"d\r\nuntil the end\r\n0\r\n\r\n"
+        assert proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "response"),
+    [
+        ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"),
+        ("GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n"),
+    ],
+)
+async def test_answers_without_a_body_leave_the_connection_usable(method: str, response: bytes) -> None:
+    async with backend(answering(response, answer(b"next"))) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request(method, close=False) + request("GET", "/next", close=True))
+        everything = await asyncio.wait_for(reader.read(), PATIENCE_S)
+        assert everything.endswith(b"\r\n\r\nnext")
+        assert (b"Content-Length: 500" in everything) == (b"500" in response)
+        assert len(b0.received) == 1
+        writer.close()
+
+
+async def test_chunked_bodies_and_trailers_are_made_anew_both_ways() -> None:
+    response = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
+        b"3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nX-Sum: 5\r\nSet-Cookie: late\r\n\r\n"
+    )
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"X-Up: 1\r\n\r\n")
+        writer.write(response)
+        await writer.drain()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        got = await proxy.ask(
+            request("POST", "/", b"Transfer-Encoding: chunked\r\n")
+            + b"004;a=b\r\nwxyz\r\n0\r\nHost: other\r\nX-Up: 1\r\n\r\n"
+        )
+        assert b0.octets.endswith(b"4\r\nwxyz\r\n0\r\nX-Up: 1\r\n\r\n")
+        assert b";a=b" not in b0.octets
+        assert got.endswith(b"5\r\nabcde\r\n0\r\nX-Sum: 5\r\n\r\n")
+        assert proxy.lines[0].request_bytes == 4
+        assert proxy.lines[0].response_bytes == 5
+
+
+async def test_expect_100_continue_and_other_interim_answers_pass() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n")
+        assert await reader.readexactly(4) == b"body"
+        writer.write(answer(b"done"))
+        await writer.drain()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request("POST", "/", b"Expect: 100-continue\r\nContent-Length: 4\r\n"))
+        assert (await read_head(reader)).startswith(b"HTTP/1.1 103 Early Hints\r\nLink: </a>")
+        assert (await read_head(reader)).startswith(b"HTTP/1.1 100 Continue")
+        assert b"Expect: 100-continue" in b0.octets
+        writer.write(b"body")
+        assert (await reader.read()).endswith(b"done")
+        writer.close()
+
+
+async def test_absolute_form_replaces_host_and_options_asterisk_stays() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        await proxy.ask(request("GET", "http://Other.example:8080/x?y=1"))
+        assert b0.octets.startswith(b"GET /x?y=1 HTTP/1.1\r\nHost: Other.example:8080\r\n")
+        assert b0.octets.count(b"Host: ") == 2  # Host and X-Forwarded-Host
+        assert b"a.example" not in b0.octets
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        await proxy.ask(request("OPTIONS", "*"))
+        assert b0.octets.startswith(b"OPTIONS * HTTP/1.1\r\n")
+
+
+async def test_a_websocket_is_a_tunnel_with_half_close() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhi ")
+        data = await reader.read()  # until the client has said everything
+        writer.write(data.upper())
+        await writer.drain()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request("GET", "/", b"Connection: Upgrade\r\nUpgrade: echo\r\n", close=False))
+        head = await read_head(reader)
+        assert b"101 Switching" in head
+        assert b"Connection: Upgrade\r\nUpgrade: echo" in head
+        assert b"Connection: Upgrade\r\nUpgrade: echo" in b0.octets
+        assert proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 1
+        writer.write(b"some ")
+        writer.write(b"words")
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b"hi SOME WORDS"
+        await proxy.settled(lambda: proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 0)
+        assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+        assert proxy.lines[0].upgraded
+        writer.close()
+
+
+async def test_a_refused_upgrade_is_an_ordinary_answer() -> None:
+    async with backend(answering(answer(b"no", "426 Upgrade Required"))) as b0, running(pool_of(b0.port)) as proxy:
+        got = await proxy.ask(
+            request("GET", "/", b"Connection: Upgrade\r\nUpgrade: echo\r\n", close=False) + request("GET", "/2")
+        )
+        assert got.count(b"HTTP/1.1 426") == 2
+        assert proxy.pool_cell(ledger.POOL_UPGRADED) == 0
+
+
+async def test_server_sent_events_are_not_buffered() -> None:
+    go = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"9\r\ndata: 1\n\n\r\n")
+        await go.wait()
+        writer.write(b"9\r\ndata: 2\n\n\r\n0\r\n\r\n")
+        await writer.drain()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request())
+        await read_head(reader)
+        assert await asyncio.wait_for(reader.readuntil(b"data: 1\n\n\r\n"), PATIENCE_S)
+        go.set()
+        assert (await reader.read()).endswith(b"data: 2\n\n\r\n0\r\n\r\n")
+        writer.close()
+
+
+async def test_an_answer_before_the_request_has_ended_closes_and_takes_nothing_for_a_request() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(answer(b"too much", "413 Content Too Large"))
+        await writer.drain()
+        await reader.read()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request("POST", "/", b"Content-Length: 100\r\n", close=False))
+        head = await read_head(reader)
+        assert b"413" in head
+        assert b"Connection: close" in head
+        writer.write(b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b"too much"
+        writer.close()
+        await proxy.settled(lambda: proxy.pool_cell(ledger.POOL_IN_FLIGHT) == 0)
+        assert len(proxy.lines) == 1
+        assert b"smuggled" not in b0.octets
+
+
+async def test_a_client_that_stops_sending_still_gets_its_answer() -> None:
+    async with backend(answering(answer(b"late"))) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request(close=False))
+        writer.write_eof()
+        assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"late")
+        writer.close()
+
+
+async def test_a_body_cut_short_is_shown_as_cut() -> None:
+    for response, expected_end in (
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", b"only this"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nonly this\r\n", b"9\r\nonly this\r\n"),
+    ):
+        async with backend(answering(response, close=True)) as b0, running(pool_of(b0.port)) as proxy:
+            got = await proxy.ask(request())
+            assert got.endswith(expected_end)
+            assert b"0\r\n\r\n" not in got.partition(b"\r\n\r\n")[2]
+            assert proxy.lines[0].reason == "closed_early"
+            assert proxy.backend_cell("b0", ledger.BACKEND_ERRORS + 4) == 1
+            assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nok",
+        b"HTTP/1.1 20 OK\r\n\r\n",
+        b"hello there\r\n\r\n",
+        b"<html>",
+        b"HTTP/1.1 200 O\0K\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+async def test_an_answer_that_cannot_be_trusted_is_a_502(response: bytes) -> None:
+    async with backend(answering(response, close=True)) as b0, running(pool_of(b0.port)) as proxy:
+        status, _, body = parts(await proxy.ask(request()))
+        assert status == 502
+        assert body == b"502 Bad Gateway\n"
+        assert proxy.pool_cell(ledger.POOL_IN_FLIGHT) == 0
+
+
+async def test_octets_behind_an_answer_end_the_connection_and_reach_nobody() -> None:
+    async with (
+        backend(answering(answer(b"ok") + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")) as b0,
+        running(pool_of(b0.port)) as proxy,
+    ):
+        got = await proxy.ask(request("GET", "/1", close=False) + request("GET", "/2"))
+        assert got.count(b"HTTP/1.1 200 OK") == 2
+        assert b"evil" not in got
+        assert len(b0.received) == 2
+
+
+@pytest.mark.parametrize(
+    ("octets", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\nx", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", 400),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX : b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: b\0c\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\nHost: a\n\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: b\rc\r\n\r\n", 400),
+        (b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505),
+        (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+        (b"GET /\r\n\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", 501),
+        (b"GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", 400),
+        (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: a\r\n" * 101 + b"\r\n", 431),
+    ],
+)
+async def test_what_is_refused_is_answered_and_reaches_no_backend(octets: bytes, status: int) -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        got = await proxy.ask(octets + b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert parts(got)[0] == status
+        assert got.count(b"HTTP/1.1 ") == 1
+        assert b0.octets == b""
+        assert proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) <= 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"x\r\n",
+        b"-1\r\n",
+        b"5 \r\nhello\r\n0\r\n\r\n",
+        b"5\r\nhelloX\r\n0\r\n\r\n",
+        b"5\nhello\r\n0\r\n\r\n",
+        b"10000000000000000\r\n",
+        b"0x5\r\nhello\r\n0\r\n\r\n",
+    ],
+)
+async def test_a_broken_chunk_ends_the_request_and_nothing_behind_it_is_served(body: bytes) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        got = await proxy.ask(
+            request("POST", "/", b"Transfer-Encoding: chunked\r\n", close=False)
+            + body
+            + b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
+        )
+        assert parts(got)[0] == 400
+        assert got.count(b"HTTP/1.1 ") == 1
+        assert b"hidden" not in b0.octets
+        assert b"0\r\n\r\n" not in b0.octets
+        assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+
+
+async def test_hop_by_hop_fields_and_those_that_connection_names_stay_here_both_ways() -> None:
+    response = answer(
+        b"ok", extra=b"Connection: X-Secret, keep-alive\r\nX-Secret: 1\r\nKeep-Alive: timeout=5\r\nX-Kept: 1\r\n"
+    )
+    async with backend(answering(response)) as b0, running(pool_of(b0.port)) as proxy:
+        got = await proxy.ask(
+            request(
+                "GET",
+                "/",
+                b"Connection: X-Drop\r\nX-Drop: 1\r\nTE: trailers\r\n"
+                b"Keep-Alive: 5\r\nProxy-Connection: x\r\nX-Stay: 1\r\n",
+            )
+        )
+        sent = b0.octets
+        for gone in (b"X-Drop", b"TE:", b"Keep-Alive", b"Proxy-Connection", b"Connection"):
+            assert gone not in sent
+        assert b"X-Stay: 1" in sent
+        assert b"X-Secret" not in got
+        assert b"Keep-Alive" not in got
+        assert b"X-Kept: 1" in got
+
+
+async def test_names_keep_case_and_order_and_repeated_fields_stay_repeated() -> None:
+    response = answer(b"ok", extra=b"Set-Cookie: a=1\r\nx-MiXed: 1\r\nSet-Cookie: b=2\r\n")
+    async with backend(answering(response)) as b0, running(pool_of(b0.port)) as proxy:
+        got = await proxy.ask(request("GET", "/", b"x-oNe: 1\r\nAccept: a\r\nX-Two: 2\r\nAccept: b\r\n"))
+        assert b"x-oNe: 1\r\nAccept: a\r\nX-Two: 2\r\nAccept: b\r\n" in b0.octets
+        assert b"Set-Cookie: a=1\r\nx-MiXed: 1\r\nSet-Cookie: b=2\r\n" in got
+
+
+async def test_forwarding_fields_of_strangers_do_not_count_those_of_trusted_proxies_do() -> None:
+    sent = b"X-Forwarded-For: 9.9.9.9, 10.0.0.1\r\nX-Forwarded-Proto: https\r\nForwarded: for=1.1.1.1\r\n"
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        await proxy.ask(request("GET", "/", sent))
+        assert b"X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n" in b0.octets
+        assert b"9.9.9.9" not in b0.octets
+        assert b"Forwarded: for=1.1.1.1" not in b0.octets
+        assert proxy.lines[0].client == "127.0.0.1"
+    async with (
+        backend(answering(answer())) as b0,
+        running(pool_of(b0.port), trusted=("127.0.0.0/8", "10.0.0.0/8")) as proxy,
+    ):
+        await proxy.ask(request("GET", "/", sent))
+        assert b"X-Forwarded-For: 9.9.9.9, 10.0.0.1, 127.0.0.1\r\nX-Forwarded-Proto: https\r\n" in b0.octets
+        assert proxy.lines[0].client == "9.9.9.9"
+
+
+async def test_a_request_id_is_kept_or_made() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        await proxy.ask(request("GET", "/", b"X-Request-ID: abc-123\r\n"))
+        assert b0.octets.count(b"X-Request-ID: abc-123\r\n") == 1
+        await proxy.ask(request("GET", "/", b'X-Request-ID: "; drop\r\n'))
+        assert b'X-Request-ID: "; drop' not in b0.octets
+        assert b0.octets.count(b"X-Request-ID: ") == 2
+
+
+async def test_max_forwards_is_counted_down_and_ends_here_at_zero() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        assert parts(await proxy.ask(request("OPTIONS", "/", b"Max-Forwards: 2\r\n")))[0] == 200
+        assert b"Max-Forwards: 1\r\n" in b0.octets
+        sofar = len(b0.octets)
+        assert parts(await proxy.ask(request("OPTIONS", "/", b"Max-Forwards: 0\r\n")))[0] == 200
+        await proxy.ask(request("TRACE", "/", b"Max-Forwards: 0\r\n"))
+        assert len(b0.octets) == sofar
+        await proxy.ask(request("GET", "/", b"Max-Forwards: 0\r\n"))
+        assert b"Max-Forwards: 0" in b0.octets
+
+
+async def test_a_dead_owner_costs_no_request() -> None:
+    async with (
+        backend(answering(answer(b"alive"))) as b0,
+        running(replace(pool_of(b0.port, 1, 1, 1), retry=Retry(attempts=5))) as proxy,
+    ):
+        for n in range(40):
+            got = await proxy.ask(request("POST", "/", b"X-User-ID: u%d\r\n" % n, b"data"))
+            assert parts(got)[2] == b"alive"
+        assert all(line.decision in ("owner", "failover") for line in proxy.lines)
+        assert any(line.decision == "failover" for line in proxy.lines)
+        assert proxy.pool_cell(ledger.POOL_RETRIES) > 0
+        for name in ("b0", "b1", "b2", "b3"):
+            assert proxy.backend_cell(name, ledger.BACKEND_IN_FLIGHT) == 0
+
+
+async def test_with_every_backend_dead_the_answer_is_a_502_and_the_connection_lives() -> None:
+    async with running(pool_of(1, 1)) as proxy:
+        got = await proxy.ask(request(close=False) + request())
+        assert got.count(b"HTTP/1.1 502 Bad Gateway") == 2
+        assert proxy.lines[0].attempts == 2
+        assert proxy.lines[0].reason == "connect_failed"
+
+
+async def test_a_connection_that_the_backend_has_just_closed_is_no_error_for_the_client() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(answer())
+        await writer.drain()
+        await read_head(reader)  # takes one more request and closes without an answer
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        for _ in range(6):
+            assert parts(await proxy.ask(request()))[0] == 200
+        assert proxy.pool_cell(ledger.POOL_RETRIES + 1) >= 2
+        assert proxy.backend_cell("b0", ledger.BACKEND_ERRORS + 4) == 0
+        before = len(b0.received)
+        status = parts(await proxy.ask(request("POST", "/", b"", b"once")))[0]
+        assert status in (200, 502)  # sent on a connection that then closed: never sent twice
+        assert sum(part.count(b"once") for part in b0.received) == 1
+        assert len(b0.received) >= before
+
+
+async def test_a_request_that_is_not_idempotent_is_not_sent_twice() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+
+    async with backend(talk) as b0, backend(talk) as b1, running(pool_of(b0.port, b1.port)) as proxy:
+        assert parts(await proxy.ask(request("POST", "/", b"", b"pay")))[0] == 502
+        assert b0.octets.count(b"pay") + b1.octets.count(b"pay") == 1
+        assert proxy.pool_cell(ledger.POOL_RETRIES_REFUSED + 3) == 1
+        assert parts(await proxy.ask(request("PUT", "/", b"", b"put")))[0] == 502
+        assert b0.octets.count(b"put") == b1.octets.count(b"put") == 1
+
+
+async def test_deadlines() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def stalls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
+        await reader.read()
+
+    quick = PoolTimeouts(connect=0.2, first_byte=0.2, idle=0.2)
+    slow_client = ListenerTimeouts(request_head=0.2, body_idle=0.2, keep_alive=0.2)
+    async with backend(silent) as b0, running(replace(pool_of(b0.port), timeout=quick), timeouts=slow_client) as proxy:
+        status, _, _ = parts(await proxy.ask(request()))
+        assert status == 504
+        assert proxy.lines[-1].reason == "first_byte_timeout"
+        assert parts(await proxy.ask(b"GET / HT"))[0] == 408
+        assert await proxy.ask(b"") == b""
+        assert parts(await proxy.ask(request("POST", "/", b"Content-Length: 5\r\n") + b"12"))[0] == 408
+        assert proxy.lines[-1].reason == "body_timeout"
+        assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+    async with backend(stalls) as b0, running(replace(pool_of(b0.port), timeout=quick)) as proxy:
+        assert (await proxy.ask(request())).endswith(b"half")
+        assert proxy.lines[-1].reason == "idle_timeout"
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port), timeouts=slow_client) as proxy:
+        assert (await proxy.ask(request(close=False))).endswith(b"ok")  # closed when idle for too long
+
+
+async def test_limits() -> None:
+    async with (
+        backend(answering(answer())) as b0,
+        running(pool_of(b0.port), limits=Limits(body_bytes=10, connections=2)) as proxy,
+    ):
+        assert parts(await proxy.ask(request("POST", "/", b"", b"x" * 11)))[0] == 413
+        assert b0.octets == b""
+        got = await proxy.ask(
+            request("POST", "/", b"Transfer-Encoding: chunked\r\n") + b"b\r\n" + b"x" * 11 + b"\r\n0\r\n\r\n"
+        )
+        assert parts(got)[0] == 413
+        first, second = await proxy.connect(), await proxy.connect()
+        await proxy.settled(lambda: proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) == 2)
+        assert await proxy.ask(request()) == b""
+        assert proxy.cell("listener", "l", column=ledger.LISTENER_REFUSED) == 1
+        first[1].close()
+        second[1].close()
+
+
+async def test_keys_decide_and_requests_without_one_are_balanced() -> None:
+    async with (
+        backend(answering(answer(b"0"))) as b0,
+        backend(answering(answer(b"1"))) as b1,
+        running(pool_of(b0.port, b1.port)) as proxy,
+    ):
+        for user in (b"kim", b"eve", b"leo"):
+            assert len({await proxy.ask(request("GET", "/", b"X-User-ID: " + user + b"\r\n")) for _ in range(4)}) == 1
+        plain = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+        for extra in (b"", b"X-User-ID: \r\n"):
+            bodies = [parts(await proxy.ask(plain + extra + b"\r\n"))[2] for _ in range(10)]
+            assert bodies.count(b"0") == bodies.count(b"1") == 5
+        assert proxy.pool_cell(ledger.POOL_DECISIONS + ledger.NO_KEY) == 20
+    async with (
+        backend(answering(answer())) as b0,
+        running(replace(pool_of(b0.port), sticky=Sticky(on_missing="reject"))) as proxy,
+    ):
+        assert parts(await proxy.ask(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))[0] == 400
+        assert proxy.lines[0].reason == "no_key"
+
+
+async def test_routes_by_host_and_path() -> None:
+    async with (
+        backend(answering(answer(b"web"))) as b0,
+        backend(answering(answer(b"api"))) as b1,
+        running(
+            replace(pool_of(b0.port), name="web"),
+            replace(pool_of(b1.port), name="api"),
+            routes=(Route("web", "www.example"), Route("api", "*.example", "/api")),
+        ) as proxy,
+    ):
+
+        async def served(host: str, path: str) -> bytes:
+            return parts(await proxy.ask(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()))[
+                2
+            ]
+
+        assert await served("WWW.example:8080", "/api") == b"web"
+        assert await served("x.example", "/api/1") == b"api"
+        assert await served("x.example", "/api?q") == b"api"
+        assert await served("x.example", "/apix") == b"404 Not Found\n"
+        assert await served("other", "/") == b"404 Not Found\n"
+
+
+async def test_transfers_of_any_size_hold_little_memory() -> None:
+    size = 64 * 1024 * 1024
+    piece = b"x" * 65536
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        reader.feed_data = type(reader).feed_data.__get__(reader)  # type: ignore[method-assign]
+        left = size
+        while left:
+            left -= len(await reader.read(min(left, 1 << 20)))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)
+        for _ in range(size // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request("POST", "/", b"Content-Length: %d\r\n" % size))
+        for _ in range(size // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+        await read_head(reader)
+        left = size
+        while left:
+            data = await reader.read(1 << 20)
+            assert data
+            left -= len(data)
+        writer.close()
+        await proxy.settled(lambda: len(proxy.lines) == 1)
+        assert (proxy.lines[0].request_bytes, proxy.lines[0].response_bytes) == (size, size)
+
+
+async def test_a_client_that_leaves_is_not_the_backends_fault() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with backend(silent) as b0, running(pool_of(b0.port)) as proxy:
+        _, writer = await proxy.connect()
+        writer.write(request())
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1 and len(b0.octets) > 0)
+        writer.transport.abort()
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
+        assert proxy.pool_cell(ledger.POOL_ABORTS) == 1
+        assert sum(proxy.backend_cell("b0", ledger.BACKEND_ERRORS + n) for n in range(8)) == 0
+
+
+async def test_a_swap_keeps_what_stays_and_closes_what_goes() -> None:
+    async with (
+        backend(answering(answer(b"0"))) as b0,
+        backend(answering(answer(b"1"))) as b1,
+        running(pool_of(b0.port, b1.port)) as proxy,
+    ):
+        owners = {}
+        for n in range(20):
+            owners[n] = parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2]
+        assert set(owners.values()) == {b"0", b"1"}
+        reload(proxy, replace(proxy.config, pools=(pool_of(b0.port),)))
+        assert proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 1
+        await proxy.settled(lambda: proxy.backend_cell("b1", ledger.BACKEND_IDLE) == 0)
+        for n in range(20):
+            assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == b"0"
+        assert len(b0.received) == 1
+        reload(proxy, proxy.config, 3)
+        for n in range(20):
+            assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == owners[n]
+
+
+async def test_draining_lets_what_runs_end() -> None:
+    go = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await go.wait()
+        writer.write(answer(b"finished"))
+        await writer.drain()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        idle_reader, idle_writer = await proxy.connect()
+        writer.write(request(close=False))
+        await proxy.settled(lambda: len(b0.octets) > 0)
+        draining = asyncio.create_task(proxy.plane.drain(PATIENCE_S))
+        assert await asyncio.wait_for(idle_reader.read(), PATIENCE_S) == b""
+        go.set()
+        got = await asyncio.wait_for(reader.read(), PATIENCE_S)
+        assert got.endswith(b"finished")
+        assert b"Connection: close" in got
+        assert await draining == 0
+        writer.close()
+        idle_writer.close()
