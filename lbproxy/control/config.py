@@ -1,0 +1,170 @@
+"""A configuration file into a checked `File` and a `Config`, or into everything that is wrong with it, all at once:
+
+    lbproxy.yaml:7:5: pools.api.stiky: unknown field, did you mean sticky?
+        stiky: {header: X-User-ID}
+        ^
+
+`load` and `loads` give the core's `Config`, `read` and `reads` the `File` that it is built from. All raise
+`ConfigError`, and nothing else, for whatever a file can be or hold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from lbproxy.control.build import build
+from lbproxy.control.faults import check_tree
+from lbproxy.control.schema import File
+from lbproxy.control.tree import LINE_BREAK, Path, Trouble, read_tree
+from lbproxy.control.values import quote
+from lbproxy.core.spec import Config
+
+MAX_FILE_BYTES: Final = 4 << 20
+# What is printed; `ConfigError.problems` holds them all.
+MAX_PRINTED: Final = 100
+_WINDOW: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. Line and column count from 1; both are 0 when the file itself is the problem.
+
+    `path` is where in the configuration ("" when the text is no configuration yet), `hint` what was probably meant,
+    `source` the line as it stands in the file.
+    """
+
+    file: str
+    line: int
+    column: int
+    path: str
+    message: str
+    hint: str = ""
+    source: str = ""
+
+    def headline(self) -> str:
+        """`file:line:column: path: what, did you mean ...?`"""
+        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        path = f"{self.path}: " if self.path else ""
+        hint = f", did you mean {self.hint}?" if self.hint else ""
+        return f"{where}: {path}{self.message}{hint}"
+
+    def as_dict(self) -> dict[str, str | int]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """The headline, the line and a caret under the column."""
+        if not self.source.strip():
+            return self.headline()
+        start = max(0, self.column - 1 - _WINDOW // 2) if len(self.source) > _WINDOW else 0
+        shown = self.source[start : start + _WINDOW]
+        before = shown[: self.column - 1 - start]
+        pad = "".join(c if c == "\t" else " " for c in before)
+        return f"{self.headline()}\n{_printable(shown)}\n{pad}^"
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used. `problems` are all that was found, in the order of the file."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+        super().__init__(self.problems[0].headline())
+
+    def __str__(self) -> str:
+        shown = [str(problem) for problem in self.problems[:MAX_PRINTED]]
+        if (rest := len(self.problems) - MAX_PRINTED) > 0:
+            shown.append(f"and {rest} more")
+        return "\n".join(shown)
+
+
+def load(path: str | os.PathLike[str]) -> Config:
+    """The configuration in the file at `path`. Raises ConfigError."""
+    return build(read(path), source=os.fspath(path))
+
+
+def loads(text: str, name: str = "<text>", environ: Mapping[str, str] | None = None) -> Config:
+    """The configuration in `text`; `name` stands for the file in messages. Raises ConfigError."""
+    return build(reads(text, name, environ), source=name)
+
+
+def read(path: str | os.PathLike[str]) -> File:
+    """The checked file at `path`, with every default filled in. Raises ConfigError."""
+    name = os.fspath(path)
+    return reads(decode(_content(name), name), name)
+
+
+def reads(text: str, name: str = "<text>", environ: Mapping[str, str] | None = None) -> File:
+    """The checked file that `text` is. `${NAME}` comes from `environ`, by default the process's. Raises ConfigError."""
+    tree = read_tree(text, os.environ if environ is None else environ)
+    troubles = tree.troubles
+    file: File | None = None
+    if tree.root is not None:
+        file, found = check_tree(tree.root)
+        spoiled = {trouble.path for trouble in troubles}
+        troubles += [trouble for trouble in found if trouble.path not in spoiled or not trouble.path]
+    elif not troubles:
+        raise ConfigError([Problem(name, 0, 0, "", "is empty")])
+    if file is None or troubles:
+        lines = LINE_BREAK.split(text)
+        raise ConfigError([_problem(name, lines, trouble) for trouble in troubles])
+    return file
+
+
+def decode(content: bytes, name: str) -> str:
+    """The text of a file's content. Raises ConfigError where it is not UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8-sig", "replace")
+        lines = LINE_BREAK.split(before)
+        message = f"is not UTF-8: byte 0x{content[error.start]:02x}"
+        raise ConfigError([Problem(name, len(lines), len(lines[-1]) + 1, "", message)]) from None
+
+
+def _content(name: str) -> bytes:
+    try:
+        with open(name, "rb") as file:
+            if stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
+                raise IsADirectoryError
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError([Problem(name, 0, 0, "", "there is no such file")]) from None
+    except IsADirectoryError:
+        raise ConfigError([Problem(name, 0, 0, "", "is a directory")]) from None
+    except PermissionError:
+        raise ConfigError([Problem(name, 0, 0, "", "may not be read: permission denied")]) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError([Problem(name, 0, 0, "", f"cannot be read: {_reason(error)}")]) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError([Problem(name, 0, 0, "", f"is larger than {MAX_FILE_BYTES >> 20} MiB")])
+    return content
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _problem(name: str, lines: list[str], trouble: Trouble) -> Problem:
+    line, column = trouble.place.line, trouble.place.column
+    source = lines[line - 1] if line <= len(lines) else ""
+    return Problem(name, line, column, _dotted(trouble.path), trouble.message, trouble.hint, source)
+
+
+def _dotted(path: Path) -> str:
+    """`pools.api.backends[0].url`; a name that is not a plain word stands in brackets and quotes."""
+    return "".join(map(_step, path)).removeprefix(".")
+
+
+def _step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if re.fullmatch(r"[\w-]+", step) else f"[{quote(step)}]"
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line)

@@ -1,0 +1,124 @@
+"""What is wrong with a tree, in our words: pydantic's findings translated, the cross checks, and where each belongs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from lbproxy.control.checks import Fault, cross_check
+from lbproxy.control.fields import describe
+from lbproxy.control.paths import all_fields, inner_section, section_of, step_into
+from lbproxy.control.schema import File
+from lbproxy.control.tree import Node, Path, Trouble
+from lbproxy.control.values import BadValue
+
+# Fields that people will look for and that do not exist yet.
+_NOT_YET: Final = {
+    "tls": "TLS is not available yet",
+    "proxy_protocol": "the PROXY protocol is not available yet",
+}
+# What other proxies call it.
+_ELSEWHERE: Final = {
+    "servers": "backends", "nodes": "backends", "hosts": "backends", "targets": "backends", "upstreams": "backends",
+    "members": "backends", "endpoints": "backends", "address": "url", "addr": "url", "server": "url", "host": "url",
+    "bind": "listen", "listeners": "listen", "id": "name", "upstream": "pools", "clusters": "pools",
+    "healthcheck": "health", "health_check": "health", "replicas": "vnodes", "circuit_breaker": "ejection",
+    "outlier_detection": "ejection",
+}  # fmt: skip
+
+
+def check_tree(root: Node) -> tuple[File | None, list[Trouble]]:
+    """The file that `root` holds, or everything that is wrong with it."""
+    data = root.plain()
+    if not isinstance(data, dict):
+        message = f"expected fields such as listen and pools, got {describe(data)}"
+        return None, [Trouble(root.place, (), message)]
+    file: File | None = None
+    faults: list[Fault] = []
+    try:
+        file = File.model_validate(data)
+    except ValidationError as error:
+        faults.extend(map(_translate, error.errors(include_url=False)))
+    faults.extend(cross_check(data))
+    return (None if faults else file), [_placed(root, fault) for fault in faults]
+
+
+def _translate(error: Any) -> Fault:
+    """One of pydantic's findings as a fault."""
+    path, kind, context = tuple(error["loc"]), error["type"], error.get("ctx", {})
+    if path and path[-1] == "[key]":
+        path = path[:-1]
+        return Fault(path, *_said(kind, context, error), about_key=True)
+    if kind == "extra_forbidden":
+        return _unknown_field(path)
+    return Fault(path, *_said(kind, context, error), about_key=kind == "missing")
+
+
+def _said(kind: str, context: dict[str, Any], error: Any) -> tuple[str, str]:
+    """The message and the hint."""
+    found = describe(error["input"])
+    cause = context.get("error")
+    if isinstance(cause, BadValue):
+        return str(cause), cause.hint
+    if kind == "missing":
+        return "missing", ""
+    if kind == "literal_error":
+        words = re.findall(r"'([^']*)'", context["expected"])
+        return f"{found} is not one of {', '.join(words)}", _closest(str(error["input"]), words)
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"expected a mapping, got {found}", ""
+    if kind == "list_type":
+        return f"expected a list, got {found}", ""
+    if kind == "too_short":
+        return "may not be empty", ""
+    for limit, words_before in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
+        if limit in context:
+            return f"must be {words_before} {context[limit]:g}", ""
+    return str(error["msg"]), ""
+
+
+def _unknown_field(path: Path) -> Fault:
+    name = str(path[-1])
+    annotation: Any = File
+    for step in path[:-1]:
+        annotation = step_into(annotation, step)
+    section = section_of(annotation) or inner_section(annotation)[0]  # type: ignore[index]  # only sections forbid
+    if name in _NOT_YET:
+        return Fault(path, _NOT_YET[name], about_key=True)
+    fields = section.model_fields
+    hint = _ELSEWHERE.get(name, "")
+    hint = hint if hint in fields else _closest(name, fields)
+    message = "unknown field"
+    if not hint and (homes := [home for home, _, _ in all_fields() if home.rpartition(".")[2] == name]):
+        message = f"unknown field here, it belongs to {' or '.join(homes)}"
+    return Fault(path, message, hint, about_key=True)
+
+
+def _closest(word: str, candidates: Iterable[str]) -> str:
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    found = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else ""
+
+
+def _placed(root: Node, fault: Fault) -> Trouble:
+    """The fault where the reader should look: at the value if it is written on the spot, else at its key."""
+    node, place, shown = root, root.place, list[str | int]()
+    for position, step in enumerate(fault.path, start=1):
+        if isinstance(node.value, str):
+            break  # an address alone was given for a listener
+        if isinstance(node.value, dict) and step in node.value:
+            entry = node.value[str(step)]
+            node = entry.node
+            at_key = not isinstance(node.value, str) or (fault.about_key and position == len(fault.path))
+            place = entry.place if at_key else node.place
+        elif isinstance(node.value, list) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            place = node.place
+        elif isinstance(step, int):
+            continue  # a single item was given for a list of one
+        shown.append(step)
+    return Trouble(place, tuple(shown), fault.message, fault.hint)
