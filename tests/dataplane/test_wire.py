@@ -1,0 +1,120 @@
+"""The parser seam: whole heads in, nothing of one message left in the next."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbproxy.core.headers import BadMessage
+from lbproxy.dataplane.wire import ChunkedDecoder, EarlyCheck, RequestParser, ResponseParser
+
+NAMES = st.sampled_from([b"Accept", b"X-One", b"x-one", b"X-Two", b"Cookie"])
+VALUES = st.text("abc ;=,", max_size=6).map(lambda text: text.strip().encode())
+FIELDS = st.lists(st.tuples(NAMES, VALUES), max_size=6)
+METHODS = st.sampled_from([b"GET", b"POST", b"FROB", b"M-SEARCH", b"PRI", b"DESCRIBE", b"OPTIONS"])
+
+
+def section(fields: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % field for field in fields) + b"\r\n"
+
+
+@given(st.lists(st.tuples(METHODS, FIELDS, st.sampled_from([0, 1])), min_size=1, max_size=4))
+def test_heads_come_out_as_they_went_in(requests: list[tuple[bytes, list[tuple[bytes, bytes]], int]]) -> None:
+    parser = RequestParser()
+    for method, fields, minor in requests:
+        parser.parse(b"%b /p?q HTTP/1.%d\r\n" % (method, minor) + section(fields), 100)
+        assert (parser.method, parser.target, parser.minor) == (method, b"/p?q", minor)
+        assert list(zip(parser.names, parser.values, strict=True)) == fields
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"GET / HTTP/1.1\r\nX : y\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: \0\r\n\r\n",
+        b"GET /\x80 HTTP/1.1\r\n\r\n",
+        b"\r\n\r\n",
+        b"G(T / HTTP/1.1\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_bad_head_leaves_no_trace_in_the_next(bad: bytes) -> None:
+    parser = RequestParser()
+    with pytest.raises(BadMessage):
+        parser.parse(bad, 100)
+    parser.parse(b"GET /good HTTP/1.1\r\nA: b\r\n\r\n", 100)
+    assert (parser.target, parser.names, parser.values) == (b"/good", (b"A",), (b"b",))
+
+
+def test_close_and_upgrade_of_one_connection_do_not_touch_another() -> None:
+    parser = RequestParser()
+    for extra in (b"Connection: close\r\n", b"Connection: Upgrade\r\nUpgrade: x\r\n", b""):
+        parser.parse(b"GET /a HTTP/1.1\r\n" + extra + b"\r\n", 100)
+        assert parser.target == b"/a"
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [(b"HTTP/1.1 200 OK", 200), (b"HTTP/1.1 200", 200), (b"HTTP/1.1 200 ", 200), (b"HTTP/1.0 404 Not Found", 404),
+     (b"HTTP/1.1 599 \xff", 599), (b"HTTP/1.1 20 OK", 0), (b"HTTP/1.1 2000 OK", 0), (b"HTTP/1.1 099 OK", 0),
+     (b"HTTP/1.1  200 OK", 0), (b" HTTP/1.1 200 OK", 0), (b"HTTP/2.0 200 OK", 0), (b"HTTP/1.1 200 a\x01b", 0),
+     (b"http/1.1 200 OK", 0), (b"ICY 200 OK", 0)],
+)  # fmt: skip
+def test_status_lines(line: bytes, status: int) -> None:
+    parser = ResponseParser()
+    for _ in range(2):  # the second time from memory
+        head = line + b"\r\nA: b\r\nA: c\r\n\r\n"
+        if status:
+            parser.parse(head)
+            assert parser.status == status
+            assert parser.line.startswith(b"HTTP/1.1 %d " % status)
+            assert parser.values == (b"b", b"c")
+        else:
+            with pytest.raises(BadMessage):
+                parser.parse(head)
+
+
+CHUNKS = st.lists(
+    st.binary(min_size=1, max_size=20) | st.sampled_from([b"\r\n\r\n", b"0\r\n\r\n", b"\r\n"]), max_size=6
+)
+
+
+@given(CHUNKS, st.lists(st.integers(1, 9), min_size=1, max_size=5), FIELDS, st.booleans(), st.binary(max_size=10))
+def test_a_chunked_body_ends_where_it_ends_however_it_is_split(
+    chunks: list[bytes], steps: list[int], trailers: list[tuple[bytes, bytes]], is_request: bool, behind: bytes
+) -> None:
+    octets = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks) + b"0\r\n" + section(trailers)
+    stream = octets + behind
+    decoder = ChunkedDecoder(is_request)
+    body: list[bytes] = []
+    at = turn = 0
+    while True:
+        step = steps[turn % len(steps)]
+        pieces, used = decoder.feed(stream[at : at + step])
+        body += pieces
+        if used >= 0:
+            at += used
+            break
+        at += step
+        turn += 1
+        assert at < len(stream) + 10
+    assert b"".join(body) == b"".join(chunks)
+    assert stream[at:] == behind
+    assert decoder.trailers == trailers
+
+
+@pytest.mark.parametrize("endless", [b"1;" + b"x" * 20000, b"0\r\n" + b"A: b\r\n" * 4000])
+def test_endless_extensions_and_trailers_are_refused(endless: bytes) -> None:
+    decoder = ChunkedDecoder(True)
+    with pytest.raises(BadMessage):
+        for at in range(0, len(endless), 512):
+            decoder.feed(endless[at : at + 512])
+
+
+def test_nonsense_is_seen_before_the_head_is_complete() -> None:
+    assert EarlyCheck().feed(b"GET / HTTP/1.1\nHost") != ""
+    assert EarlyCheck().feed(b"GET / HTTP/1.1\r\nHost: a\r\nX") == ""
+    check = EarlyCheck()
+    assert check.feed(b"GET / HTTP/1.1\r\n") == ""
+    assert check.feed(b"Bad Name") != ""
