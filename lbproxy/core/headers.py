@@ -222,6 +222,7 @@ class Connection:
 
 
 _connections: dict[bytes, Connection] = {}
+_lengths: dict[bytes, int] = {}
 NO_CONNECTION: Final = Connection(b"")
 
 
@@ -241,8 +242,14 @@ def connection_of(shape: Shape, values: Values) -> Connection:
 
 def content_length(value: bytes) -> int:
     """The octets that a Content-Length announces, or -1 when it is not 1*DIGIT or beyond 18 digits (RFC 9110 8.6)."""
-    value = value.strip(b" \t")
-    return int(value) if _DIGITS.fullmatch(value) else -1
+    length = _lengths.get(value)
+    if length is None:
+        digits = value.strip(b" \t")
+        length = int(digits) if _DIGITS.fullmatch(digits) else -1
+        if len(_lengths) >= _MEMO_LIMIT:
+            _lengths.clear()
+        _lengths[value] = length
+    return length
 
 
 def is_chunked(value: bytes) -> bool:
@@ -257,21 +264,20 @@ def response_framing(shape: Shape, values: Values, status: int, is_head: bool) -
     """
     if shape.problem:
         raise BadMessage(502, "bad_gateway", shape.problem)
-    length = -1
-    if shape.content_length >= 0:
-        length = content_length(values[shape.content_length])
+    at = shape.content_length
+    if at >= 0:
+        length = content_length(values[at])
         if length < 0:
             raise BadMessage(502, "bad_gateway", "Content-Length is not a number")
-    coding = shape.transfer_encoding
-    if coding >= 0 and not is_chunked(values[coding]):
+        if is_head or status == 304 or status == 204 or status < 200:
+            return NO_BODY, 0
+        return LENGTH, length
+    at = shape.transfer_encoding
+    if at >= 0 and not is_chunked(values[at]):
         raise BadMessage(502, "bad_gateway", "Transfer-Encoding is not chunked")
     if is_head or status == 304 or status == 204 or status < 200:
         return NO_BODY, 0
-    if coding >= 0:
-        return CHUNKED, -1
-    if length >= 0:
-        return LENGTH, length
-    return UNTIL_CLOSE, -1
+    return (CHUNKED, -1) if at >= 0 else (UNTIL_CLOSE, -1)
 
 
 def is_request_id(value: bytes) -> bool:

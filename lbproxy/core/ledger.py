@@ -199,6 +199,11 @@ BACKEND_SPILLS_RECEIVED: Final = 13
 BACKEND_ERRORS: Final = 14  # + index into UPSTREAM_ERRORS
 BACKEND_DURATION: Final = BACKEND_ERRORS + 8
 
+# Where the sum of a histogram stands: behind its buckets.
+POOL_DURATION_SUM: Final = POOL_DURATION + len(DURATION_BOUNDS) + 1
+POOL_FIRST_BYTE_SUM: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 1
+BACKEND_DURATION_SUM: Final = BACKEND_DURATION + len(DURATION_BOUNDS) + 1
+
 RowKind = Literal["worker", "listener", "pool", "backend"]
 TABLES: Final[dict[RowKind, tuple[Column, ...]]] = {
     "worker": WORKER_COLUMNS,

@@ -6,8 +6,7 @@ import asyncio
 import select
 from typing import TYPE_CHECKING, Final, cast
 
-from lbproxy.core.ledger import BACKEND_ACTIVE, BACKEND_IDLE
-from lbproxy.dataplane.upstream import IDLE, Upstream
+from lbproxy.dataplane.upstream import Upstream
 
 if TYPE_CHECKING:
     from lbproxy.core.balance import Backend
@@ -27,40 +26,32 @@ def take_idle(plane: Plane, backend: Backend, is_careful: bool) -> Upstream | No
     could not be repeated if it had.
     """
     idle = backend.idle
-    now = plane.now
     while idle:
         upstream = cast(Upstream, idle.pop())
-        if upstream.mode != IDLE:
-            continue
-        if upstream.idle_until < now or (is_careful and _has_news(upstream)):
+        if upstream.idle_until < plane.now or (is_careful and _has_news(upstream)):
             upstream.close()
             continue
-        cells = plane.cells
-        cells[backend.row + BACKEND_IDLE] -= 1
-        cells[backend.row + BACKEND_ACTIVE] += 1
         return upstream
     return None
 
 
 def expire_idle(plane: Plane, backend: Backend) -> None:
-    """Close what has been idle for too long; the oldest are at the left, so this looks at no living ones but one."""
+    """Close what has been idle for too long or is more than may be kept; the oldest are at the left, so this looks at
+    no living ones but one."""
     idle = backend.idle
-    now = plane.now
+    most = backend.keep.max_idle if backend.keep is not None else 0
     while idle:
         upstream = cast(Upstream, idle[0])
-        if upstream.mode == IDLE:
-            if upstream.idle_until >= now:
-                return
-            upstream.close()
+        if upstream.idle_until >= plane.now and len(idle) <= most:
+            return
         idle.popleft()
+        upstream.close()
 
 
 def close_idle(backend: Backend) -> None:
     """Close every idle connection of a backend that is no longer asked."""
     while backend.idle:
-        upstream = cast(Upstream, backend.idle.pop())
-        if upstream.mode == IDLE:
-            upstream.close()
+        cast(Upstream, backend.idle.pop()).close()
 
 
 def _has_news(upstream: Upstream) -> bool:

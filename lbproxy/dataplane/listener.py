@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from lbproxy.core.exchange import Finished
-from lbproxy.core.ledger import WORKER_GENERATION, WORKER_LAG, Cells
+from lbproxy.core.ledger import (
+    BACKEND_ACTIVE,
+    BACKEND_IDLE,
+    POOL_IN_FLIGHT,
+    WORKER_GENERATION,
+    WORKER_LAG,
+    Cells,
+)
 from lbproxy.core.snapshot import Snapshot
 from lbproxy.core.spec import ListenerSpec
 from lbproxy.dataplane.connections import close_idle, expire_idle
@@ -98,6 +105,10 @@ class DataPlane:
     def stop_accepting(self) -> None:
         """Accept no more; running exchanges go on, and their connections close with them."""
         self._plane.draining = True
+        for pool in self._plane.snapshot.pools.values():
+            for backend in pool.backends.values():
+                backend.keep = None
+                close_idle(backend)
         for listener in self._listeners.values():
             self._stop_listening(listener)
 
@@ -123,15 +134,26 @@ class DataPlane:
                 cut += 1
                 connection.cut()
         self._timer.cancel()
-        for pool in self._plane.snapshot.pools.values():
-            for backend in pool.backends.values():
-                close_idle(backend)
         await asyncio.sleep(0)  # let the transports close
         return cut
 
     def open_connections(self) -> int:
         """Downstream connections that are open now."""
         return sum(len(listener.connections) for listener in self._listeners.values())
+
+    @staticmethod
+    def _look_after_backends(plane: Plane) -> None:
+        """Expire idle connections, and bring up to date the gauges that need not be exact to the request."""
+        cells = plane.cells
+        for pool in plane.snapshot.pools.values():
+            in_flight = 0
+            for backend in pool.backends.values():
+                if backend.idle:
+                    expire_idle(plane, backend)
+                cells[backend.row + BACKEND_IDLE] = len(backend.idle)
+                cells[backend.row + BACKEND_ACTIVE] = backend.connections - len(backend.idle)
+                in_flight += backend.in_flight
+            cells[pool.row + POOL_IN_FLIGHT] = in_flight
 
     def _tick(self) -> None:
         plane = self._plane
@@ -142,9 +164,6 @@ class DataPlane:
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:
                 connection.pass_deadline()
-        for pool in plane.snapshot.pools.values():
-            for backend in pool.backends.values():
-                if backend.idle:
-                    expire_idle(plane, backend)
+        self._look_after_backends(plane)
         self._tick_due = monotonic() + TICK
         self._timer = plane.loop.call_later(TICK, self._tick)

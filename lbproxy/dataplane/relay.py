@@ -8,6 +8,7 @@ other; an upstream connection knows its exchange only while it serves it.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, final
 
 from lbproxy.core.balance import Backend, Pool
@@ -47,6 +48,7 @@ from lbproxy.core.headers import (
 )
 from lbproxy.core.ledger import (
     BACKEND_DURATION,
+    BACKEND_DURATION_SUM,
     BACKEND_ERRORS,
     BACKEND_IN_FLIGHT,
     BACKEND_OWNED,
@@ -54,6 +56,7 @@ from lbproxy.core.ledger import (
     BACKEND_SPILLS,
     BACKEND_SPILLS_RECEIVED,
     DECISIONS,
+    DURATION_BOUNDS,
     FAILOVER,
     NO_KEY,
     OWNER,
@@ -61,8 +64,9 @@ from lbproxy.core.ledger import (
     POOL_CONNECT,
     POOL_DECISIONS,
     POOL_DURATION,
+    POOL_DURATION_SUM,
     POOL_FIRST_BYTE,
-    POOL_IN_FLIGHT,
+    POOL_FIRST_BYTE_SUM,
     POOL_REJECTED,
     POOL_REQUEST_BYTES,
     POOL_REQUESTS,
@@ -214,7 +218,6 @@ class Exchange:
                 return
         self.pool = pool
         cells = plane.cells
-        cells[pool.row + POOL_IN_FLIGHT] += 1
         key = self.key = pool.find_key(self.shape, self.values, self.path, self.client)
         if key is not None:
             backend, decision = pool.pick(key)
@@ -280,10 +283,10 @@ class Exchange:
         else:
             upstream.transport.write(self.head)
         if downstream.write_paused:
-            flow.pause(upstream.transport)
-        pool = self.pool
-        assert pool is not None
+            upstream.pause_reading()
         if self.down == DONE:
+            pool = self.pool
+            assert pool is not None
             downstream.set_deadline(pool.spec.timeout.first_byte, DUE_FIRST_BYTE)
         else:
             downstream.set_deadline(downstream.listener.spec.timeouts.body_idle, DUE_BODY)
@@ -530,13 +533,13 @@ class Exchange:
 
     def downstream_full(self) -> None:
         if self.upstream is not None:
-            flow.pause(self.upstream.transport)
+            self.upstream.pause_reading()
             if self.up == RESPONDING and not self.upgraded:
                 self._wait_for_more()
 
     def downstream_drained(self) -> None:
         if self.upstream is not None:
-            flow.resume(self.upstream.transport)
+            self.upstream.resume_reading()
             if self.up == RESPONDING and not self.upgraded:
                 self._wait_for_more()
 
@@ -738,25 +741,35 @@ class Exchange:
         pool = self.pool
         if pool is not None:
             row = pool.row
-            cells[row + POOL_IN_FLIGHT] -= 1
             if self.upgraded:
                 cells[row + POOL_UPGRADED_OPEN] -= 1
             status = self.status
+            code = (status if status < 600 else 500) // 100 - 1
             if status:
-                cells[row + POOL_REQUESTS + min(status // 100, 5) - 1] += 1
-                if not self.upgraded:
-                    observe_duration(cells, row + POOL_DURATION, micros)
+                cells[row + POOL_REQUESTS + code] += 1
             if self.decision >= 0:
                 cells[row + POOL_DECISIONS + self.decision] += 1
             if self.request_bytes:
                 cells[row + POOL_REQUEST_BYTES] += self.request_bytes
             cells[row + POOL_RESPONSE_BYTES] += self.response_bytes
             backend = self.backend
+            if status and not self.upgraded:
+                bucket = bisect_left(DURATION_BOUNDS, micros)
+                cells[row + POOL_DURATION + bucket] += 1
+                cells[row + POOL_DURATION_SUM] += micros
+                if self.first_byte_us >= 0 and backend is not None:
+                    upstream_micros = micros
+                    if self.sent != self.started:
+                        upstream_micros = int((now - self.sent) * 1e6)
+                        bucket = bisect_left(DURATION_BOUNDS, upstream_micros)
+                    cells[backend.row + BACKEND_DURATION + bucket] += 1
+                    cells[backend.row + BACKEND_DURATION_SUM] += upstream_micros
+                    if self.first_byte_us != upstream_micros:
+                        bucket = bisect_left(DURATION_BOUNDS, self.first_byte_us)
+                    cells[row + POOL_FIRST_BYTE + bucket] += 1
+                    cells[row + POOL_FIRST_BYTE_SUM] += self.first_byte_us
             if self.first_byte_us >= 0 and backend is not None:
-                cells[backend.row + BACKEND_REQUESTS + min(status // 100, 5) - 1] += 1
-                if not self.upgraded:
-                    observe_duration(cells, row + POOL_FIRST_BYTE, self.first_byte_us)
-                    observe_duration(cells, backend.row + BACKEND_DURATION, int((now - self.sent) * 1e6))
+                cells[backend.row + BACKEND_REQUESTS + code] += 1
                 owner = self.owner
                 if owner is not backend and owner is not None and self.decision != NO_KEY:
                     cells[owner.row + BACKEND_SPILLS + 2] += 1

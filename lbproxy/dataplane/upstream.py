@@ -14,7 +14,7 @@ from lbproxy.core.headers import (
     connection_of,
     response_framing,
 )
-from lbproxy.core.ledger import BACKEND_ACTIVE, BACKEND_IDLE, BACKEND_OPENED
+from lbproxy.core.ledger import BACKEND_OPENED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder
 
@@ -47,11 +47,11 @@ class Upstream(asyncio.Protocol):
 
     __slots__ = (
         # for the connection's life
-        "backend", "born", "plane", "transport",
+        "backend", "plane", "retires_at", "transport",
         # between exchanges
         "idle_until", "reused",
         # for one exchange
-        "_buffer", "_decoder", "_keep_alive", "_left", "exchange", "mode", "write_paused",
+        "_buffer", "_decoder", "_keep_alive", "_left", "exchange", "mode", "read_paused", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -59,11 +59,12 @@ class Upstream(asyncio.Protocol):
     def __init__(self, plane: Plane, backend: Backend) -> None:
         self.plane: Final = plane
         self.backend: Final = backend
-        self.born = plane.now
+        self.retires_at = plane.now + (backend.keep.max_age if backend.keep is not None else 0.0)
         self.idle_until = 0.0
         self.reused = False
         self.exchange: Exchange | None = None
         self.mode = IDLE
+        self.read_paused = False
         self.write_paused = False
         self._buffer = b""
         self._left = 0
@@ -77,9 +78,7 @@ class Upstream(asyncio.Protocol):
         self.transport.set_write_buffer_limits(flow.HIGH_WATER, flow.LOW_WATER)
         backend = self.backend
         backend.connections += 1
-        cells = self.plane.cells
-        cells[backend.row + BACKEND_OPENED] += 1
-        cells[backend.row + BACKEND_ACTIVE] += 1
+        self.plane.cells[backend.row + BACKEND_OPENED] += 1
 
     def data_received(self, data: bytes) -> None:
         mode = self.mode
@@ -111,15 +110,11 @@ class Upstream(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        backend = self.backend
-        backend.connections -= 1
-        cells = self.plane.cells
-        if self.mode == IDLE:
-            cells[backend.row + BACKEND_IDLE] -= 1
-        else:
-            cells[backend.row + BACKEND_ACTIVE] -= 1
+        self.backend.connections -= 1
         exchange = self.exchange
         mode, self.mode = self.mode, DEAD
+        if mode == IDLE:
+            self._leave_idle()
         if exchange is not None:
             if mode == TUNNEL:
                 exchange.tunnel_broken()
@@ -154,28 +149,16 @@ class Upstream(asyncio.Protocol):
 
     def release(self, is_clean: bool) -> None:
         """The exchange is over: keep the connection for another one if nothing speaks against it, else close it."""
-        plane = self.plane
         backend = self.backend
         limits = backend.keep
-        if (
-            is_clean
-            and self._keep_alive
-            and not self._buffer
-            and not self.write_paused
-            and limits is not None
-            and not plane.draining
-            and len(backend.idle) < limits.max_idle
-            and plane.now - self.born < limits.max_age
-            and not self.transport.is_closing()
-        ):
+        if is_clean and self._keep_alive and not self._buffer and not self.write_paused and limits is not None:
             self.exchange = None
             self.mode = IDLE
             self.reused = True
-            self.idle_until = plane.now + limits.idle_timeout
-            cells = plane.cells
-            cells[backend.row + BACKEND_ACTIVE] -= 1
-            cells[backend.row + BACKEND_IDLE] += 1
-            flow.resume(self.transport)
+            until = self.plane.now + limits.idle_timeout
+            self.idle_until = until if until < self.retires_at else self.retires_at
+            if self.read_paused:
+                self.resume_reading()
             backend.idle.append(self)
         else:
             self.close()
@@ -183,15 +166,31 @@ class Upstream(asyncio.Protocol):
     def close(self) -> None:
         """Be of no more use to anyone."""
         self.exchange = None
-        if self.mode == IDLE:
-            cells = self.plane.cells
-            cells[self.backend.row + BACKEND_IDLE] -= 1
-            cells[self.backend.row + BACKEND_ACTIVE] += 1
         mode, self.mode = self.mode, DEAD
+        if mode == IDLE:
+            self._leave_idle()
         if mode == TUNNEL:
             self.transport.close()  # what is still to be sent is the client's last word
         else:
             self.transport.abort()
+
+    def _leave_idle(self) -> None:
+        try:
+            self.backend.idle.remove(self)
+        except ValueError:
+            pass  # it has just been taken out
+
+    def pause_reading(self) -> None:
+        """The client is full."""
+        if not self.read_paused:
+            self.read_paused = True
+            flow.pause(self.transport)
+
+    def resume_reading(self) -> None:
+        """The client takes more."""
+        if self.read_paused:
+            self.read_paused = False
+            flow.resume(self.transport)
 
     # Taking answers apart.
 
@@ -226,18 +225,19 @@ class Upstream(asyncio.Protocol):
             data = data[end:]
             if not data:
                 return
-        values = parser.values
-        connection = connection_of(shape, values)
+        connection = connection_of(shape, parser.values)
         self._keep_alive = not connection.close and (parser.minor == 1 or connection.keep_alive)
         size = len(data) - end
         if framing == LENGTH:
-            if size >= length:
+            if size == length:
+                exchange.respond(parser, shape, connection, framing, length, data[end:], True)
+            elif size > length:
                 self._buffer = data[end + length :]  # whatever lies behind an answer makes the connection unusable
                 exchange.respond(parser, shape, connection, framing, length, data[end : end + length], True)
-                return
-            self.mode = BODY
-            self._left = length - size
-            exchange.respond(parser, shape, connection, framing, length, data[end:], False)
+            else:
+                self.mode = BODY
+                self._left = length - size
+                exchange.respond(parser, shape, connection, framing, length, data[end:], False)
         elif framing == NO_BODY:
             self._buffer = data[end:]
             exchange.respond(parser, shape, connection, framing, 0, b"", True)

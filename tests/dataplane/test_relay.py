@@ -69,7 +69,8 @@ async def test_connections_are_kept_on_both_sides() -> None:
         writer.close()
         assert len(b0.received) == 1
         assert proxy.backend_cell("b0", ledger.BACKEND_OPENED) == 1
-        assert proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 1
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 1)
+        assert proxy.backend_cell("b0", ledger.BACKEND_ACTIVE) == 0
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
@@ -654,8 +655,7 @@ async def test_a_swap_keeps_what_stays_and_closes_what_goes() -> None:
             owners[n] = parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2]
         assert set(owners.values()) == {b"0", b"1"}
         reload(proxy, replace(proxy.config, pools=(pool_of(b0.port),)))
-        assert proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 1
-        await proxy.settled(lambda: proxy.backend_cell("b1", ledger.BACKEND_IDLE) == 0)
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 1)
         for n in range(20):
             assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == b"0"
         assert len(b0.received) == 1
