@@ -1,0 +1,136 @@
+"""Addresses are taken for all slots or refused in one clear line, and nothing of others is touched."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lbproxy.core.spec import Address
+from lbproxy.sockets import CannotListen, listen
+
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+def accepted(sock: socket.socket) -> int:
+    count = 0
+    while True:
+        try:
+            sock.accept()[0].close()
+        except BlockingIOError:
+            return count
+        count += 1
+
+
+def test_every_slot_gets_its_share_of_the_connections() -> None:
+    listening = listen(LOOPBACK, 3)
+    assert len({sock.getsockname() for sock in listening.sockets}) == 1
+    assert listening.sockets[0].getsockname()[1] == listening.address.port
+    clients = [socket.create_connection(("127.0.0.1", listening.address.port)) for _ in range(300)]
+    counts = [accepted(sock) for sock in listening.sockets]
+    assert sum(counts) == 300
+    assert min(counts) > 50
+    for client in clients:
+        client.close()
+    listening.close()
+
+
+def test_accepted_connections_can_do_without_nagle() -> None:
+    listening = listen(LOOPBACK, 2)
+    assert {sock.proto for sock in listening.sockets} == {socket.IPPROTO_TCP}
+    listening.close()
+
+
+@pytest.mark.parametrize("other", ["127.0.0.1", "0.0.0.0"])
+def test_an_address_in_use_is_refused_though_its_holder_shares_it(other: str) -> None:
+    first = listen(LOOPBACK, 2)
+    with pytest.raises(CannotListen) as caught:
+        listen(Address(other, first.address.port), 2)
+    assert str(caught.value) == f"cannot listen on {other}:{first.address.port}: the address is in use"
+    first.close()
+    listen(first.address, 2).close()
+
+
+def test_a_port_with_connections_in_time_wait_can_be_taken_again() -> None:
+    listening = listen(LOOPBACK, 1)
+    client = socket.create_connection(("127.0.0.1", listening.address.port))
+    server, _ = listening.sockets[0].accept()
+    server.close()
+    client.close()
+    listening.close()
+    listen(listening.address, 2).close()
+
+
+def test_ipv6_is_only_ipv6() -> None:
+    try:
+        six = listen(Address("::1", 0), 2)
+    except CannotListen as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    four = listen(Address("127.0.0.1", six.address.port), 2)
+    socket.create_connection(("::1", six.address.port)).close()
+    six.close()
+    four.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (Address("192.0.2.1", 8080), "this machine has no such address"),
+        (Address("no-such-host.invalid", 8080), "no-such-host.invalid is not known here"),
+        (Address("", 0, "/nonexistent/x.sock"), "the directory does not exist"),
+    ],
+)
+def test_what_cannot_be_bound_is_said_in_one_line(address: Address, why: str) -> None:
+    with pytest.raises(CannotListen) as caught:
+        listen(address)
+    assert str(caught.value).startswith(f"cannot listen on {address}: {why}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_unix_socket_is_shared_by_all_slots_and_removed_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    listening = listen(Address("", 0, str(path)), 3, 0o600)
+    assert len({id(sock) for sock in listening.sockets}) == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(CannotListen, match="the address is in use"):
+        listen(Address("", 0, str(path)))
+    listening.close()
+    assert not path.exists()
+    listening.close()
+
+
+LEAVE_BEHIND = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()"
+
+
+def test_a_stale_socket_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    subprocess.run([sys.executable, "-c", LEAVE_BEHIND, str(path)], check=True)
+    assert path.is_socket()
+    listening = listen(Address("", 0, str(path)))
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(path))
+    client.close()
+    listening.close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    path.write_text("precious")
+    with pytest.raises(CannotListen, match="not a socket"):
+        listen(Address("", 0, str(path)))
+    assert path.read_text() == "precious"
+
+
+def test_a_successors_socket_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    first = listen(Address("", 0, str(path)))
+    os.unlink(path)
+    second = listen(Address("", 0, str(path)))
+    first.close()
+    assert path.is_socket()
+    second.close()
