@@ -163,8 +163,9 @@ def test_a_family_without_labels() -> None:
 
 
 def test_families_of_the_supervisor_follow_those_of_the_slabs(made: Fixture) -> None:
-    family = Family("config_last_reload_success", "gauge", "Whether.", (((), 1),))
-    text = made.page.render(made.slabs, [family], render_family(Family("late", "gauge", "Last.", (((), 2),))))
+    last = Family("late", "gauge", "Last.", (((), 2),))
+    page = Page(made.rows, SLOTS, [last])
+    text = page.render(made.slabs, [Family("config_last_reload_success", "gauge", "Whether.", (((), 1),))])
     assert text.endswith(
         "lbproxy_config_last_reload_success 1\n# HELP lbproxy_late Last.\n# TYPE lbproxy_late gauge\nlbproxy_late 2\n"
     )

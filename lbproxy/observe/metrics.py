@@ -90,7 +90,8 @@ class Page:
     `worker_` have one sample per slot, all others the sum over the slots.
     """
 
-    def __init__(self, rows: Mapping[RowKey, int], slots: int) -> None:
+    def __init__(self, rows: Mapping[RowKey, int], slots: int, constant: Iterable[Family] = ()) -> None:
+        """`constant` are families that stay as they are as long as the layout does."""
         self._end = max((start + _width(key) for key, start in rows.items()), default=0)
         builders: dict[str, _FamilyBuilder] = {}
         for key, start in rows.items():
@@ -102,14 +103,15 @@ class Page:
                 builder.add(column, key, position)
                 position += column.width
         self._writers: list[_Writer] = [builder.writer() for builder in builders.values()]
+        self._constant = "".join(map(render_family, constant))
 
-    def render(self, slabs: Slabs, families: Iterable[Family] = (), ready_made: str = "") -> str:
-        """The whole page: the slab families as they stand now, then `families`, then text made by `render_family`."""
+    def render(self, slabs: Slabs, families: Iterable[Family] = ()) -> str:
+        """The whole page: the slab families as they stand now, then `families`, then the constant ones."""
         lists = slabs.lists(self._end)
         totals = sums(lists)
         parts = [write(totals, lists) for write in self._writers]
         parts.extend(map(render_family, families))
-        parts.append(ready_made)
+        parts.append(self._constant)
         return "".join(parts)
 
 
