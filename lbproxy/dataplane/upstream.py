@@ -230,7 +230,10 @@ class Upstream(asyncio.Protocol):
         size = len(data) - end
         if framing == LENGTH:
             if size == length:
-                exchange.respond(parser, shape, connection, framing, length, data[end:], True)
+                body = data[end:]
+                if self._keep_alive:
+                    parser.skip(body)
+                exchange.respond(parser, shape, connection, framing, length, body, True)
             elif size > length:
                 self._buffer = data[end + length :]  # whatever lies behind an answer makes the connection unusable
                 exchange.respond(parser, shape, connection, framing, length, data[end : end + length], True)
