@@ -38,25 +38,67 @@ class KeySource:
 
 
 @dataclass(frozen=True, slots=True)
+class AffinityCookie:
+    """The cookie that names a session's backend, signed with `secret`. `max_age` seconds, 0 for a session cookie."""
+
+    name: str = "lbproxy"
+    secret: str = field(default="", repr=False)
+    max_age: float = 0.0
+    path: str = "/"
+    secure: bool = False
+    http_only: bool = True
+    same_site: Literal["Lax", "Strict", "None", ""] = "Lax"
+
+
+@dataclass(frozen=True, slots=True)
 class Sticky:
-    """Where the key comes from, in order, and what to do when no source has a non-empty value."""
+    """Where the key comes from, in order, and what to do when no source has a non-empty value.
+
+    `cookie` not None: a session stays on the backend that its cookie names, even when the ring changes.
+    """
 
     keys: tuple[KeySource, ...] = (KeySource("header", "X-User-ID"),)
     on_missing: OnMissing = "balance"
+    cookie: AffinityCookie | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BoundedLoad:
-    """Consistent hashing with bounded loads. `factor` None switches the bound off."""
+    """Consistent hashing with bounded loads. `factor` None switches the bound off.
+
+    `min_gap`: seats above its share that a backend may hold whatever the factor; None is what chance explains, 0 the
+    hard bound. `tunnel_weight`: seats that an upgraded connection counts as.
+    """
 
     factor: float | None = 1.25
-    min_gap: int = 4
+    min_gap: int | None = None
+    tunnel_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class HotKeys:
+    """`max_in_flight`: what one key may hold machine-wide; beyond it, 429."""
+
     mode: Literal["spread", "spill", "off"] = "spread"
     max_in_flight: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A key, or every key with a prefix, that lives on a backend whatever the ring says."""
+
+    key: str
+    backend: str
+    is_prefix: bool = False
+    on_down: Literal["failover", "reject"] = "failover"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Requests that wait while every eligible backend is full: how many per worker, and for how many seconds."""
+
+    size: int = 100
+    timeout: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +117,9 @@ class Health:
     timeout: float = 1.0
     rise: int = 2
     fall: int = 3
+    hold: float = 5.0
+    longest_hold: float = 300.0
+    forgive: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +178,13 @@ class BackendSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """A named set of backends with one ring and one policy."""
+    """A named set of backends with one ring and one policy.
+
+    `slow_start`: seconds over which a backend that comes (back) gets its tokens. `session_drain`: seconds for which a
+    key that was seen stays on a draining backend. `pace`: the share of keys that changes of weight may move per second.
+    `on_move`: what happens to an upgraded connection when its key's owner changes. `prefer_local`: keep traffic in the
+    proxy's own zone while health and the bound allow it.
+    """
 
     name: str
     backends: tuple[BackendSpec, ...]
@@ -147,6 +198,14 @@ class PoolSpec:
     retry: Retry = Retry()
     timeout: PoolTimeouts = PoolTimeouts()
     connections: UpstreamConnections = UpstreamConnections()
+    panic: Literal["off", "serve_all"] = "off"
+    slow_start: float = 0.0
+    session_drain: float = 0.0
+    pace: float | None = None
+    on_move: Literal["keep", "close", "pin"] = "keep"
+    queue: Queue = Queue()
+    pins: tuple[Pin, ...] = ()
+    prefer_local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,4 +299,5 @@ class Config:
     admin: AdminSpec = AdminSpec()
     log: LogSpec = LogSpec()
     drain_timeout: float = 30.0
+    zone: str = ""
     source: str = field(default="", compare=False)
