@@ -1,0 +1,345 @@
+"""Finding hot keys, sizing their spread, and what that is for: a hot key's neighbours stay where they are."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbproxy.core.bound import Bound
+from lbproxy.core.hashing import hash_key
+from lbproxy.core.hotkeys import (
+    HOLD_S,
+    LONGEST_HOLD_S,
+    MEMORY_S,
+    STALE_S,
+    HotKeys,
+    Meter,
+    backends_needed,
+    hot_share,
+)
+from lbproxy.core.ring import build_ring
+from lbproxy.core.sketch import Row, Table
+
+HOT = 1
+TICK_S = 0.1
+
+
+class TestMeter:
+    @given(st.lists(st.integers(0, 3), max_size=40), st.randoms(use_true_random=False))
+    def test_seats_come_and_go(self, taken: list[int], rnd: random.Random) -> None:
+        meter = Meter()
+        for h in taken:
+            meter.acquire(h)
+        assert meter.held == Counter(taken)
+        given_back = rnd.sample(taken, rnd.randint(0, len(taken)))
+        for h in given_back:
+            meter.release(h)
+        assert meter.held == Counter(taken) - Counter(given_back)
+
+    def test_the_bound_append_survives_a_fold(self) -> None:
+        meter = Meter()
+        saw = meter.seen.append
+        saw(7)
+        assert meter.fold(1.0).requests == 1000
+        saw(8)
+        assert {row.key for row in meter.fold(1.0).rows} == {7, 8}
+
+    def test_requests_and_work_are_told_apart(self) -> None:
+        meter = Meter()
+        meter.fold(1.0)
+        meter.seen.extend([5] * 90 + [6] * 10)
+        for h in [5, *[6] * 9]:
+            meter.acquire(h)
+        table = meter.fold(1.1)
+        parts = {row.key: (row.requests / table.requests, row.work / table.work, row.held) for row in table.rows}
+        assert parts[5] == pytest.approx((0.9, 0.1, 1))
+        assert parts[6] == pytest.approx((0.1, 0.9, 9))
+
+    def test_work_is_seats_over_time(self) -> None:
+        meter = Meter()
+        meter.fold(5.0)
+        for _ in range(4):
+            meter.acquire(9)
+        assert meter.fold(5.25).work == 1_000_000
+        now = 5.25
+        for _ in range(100):
+            now += TICK_S
+            table = meter.fold(now)
+        assert table.work / 1e6 / MEMORY_S == pytest.approx(4, rel=0.06)
+
+    def test_a_key_that_ended_fades(self) -> None:
+        meter = Meter()
+        meter.fold(1.0)
+        meter.seen.extend([3] * 1000)
+        first = meter.fold(1.1).requests
+        assert meter.fold(1.1 + MEMORY_S).requests == pytest.approx(first / 2.718, rel=0.01)
+
+    def test_memory_is_bounded_and_a_heavy_key_is_not_lost_in_it(self) -> None:
+        meter = Meter(capacity=64)
+        now = 1.0
+        for step in range(50):
+            meter.seen.extend(range(step * 1000, step * 1000 + 900))
+            meter.seen.extend([-1] * 100)
+            now += TICK_S
+            table = meter.fold(now)
+        assert len(table.rows) <= 64
+        assert table.rows[0].key == -1
+        assert table.rows[0].requests / table.requests == pytest.approx(0.1, abs=1 / 64)
+
+
+class TestShares:
+    @pytest.mark.parametrize(("backends", "slack", "share"), [(2, 0.25, 0.25), (5, 0.25, 0.0625), (11, 0.5, 0.05)])
+    def test_a_key_is_hot_when_its_owner_would_pass_its_slack(self, backends: int, slack: float, share: float) -> None:
+        assert hot_share(backends, slack) == pytest.approx(share)
+        assert share + (1 - share) / backends == pytest.approx((1 + slack) / backends)
+
+    def test_alone_nothing_is_hot(self) -> None:
+        assert hot_share(1, 0.25) > 1
+        assert hot_share(0, 0.25) > 1
+
+    @given(st.floats(0.001, 1), st.integers(2, 100), st.floats(0.05, 3))
+    def test_spread_so_far_half_the_slack_is_left(self, share: float, backends: int, slack: float) -> None:
+        needed = backends_needed(share, backends, slack)
+        assert share / needed + (1 - share) / backends == pytest.approx((1 + slack / 2) / backends)
+
+
+def table_at(now: float, work: dict[int, float], total: float = 200.0) -> Table:
+    """A table that says each key holds so many of `total` seats, and has the same part of the requests."""
+    rows = tuple(Row(key, int(seats * 1e4), int(seats * MEMORY_S * 1e6), round(seats)) for key, seats in work.items())
+    return Table(int(now * 1e6), int(total * 1e4), int(total * MEMORY_S * 1e6), rows)
+
+
+@dataclass
+class Watch:
+    """Judges a pool of ten every tick and writes down each change of the hot key's reach."""
+
+    seats: Callable[[float], float]
+    backends: int = 10
+    total: float = 200.0
+    now: float = 100.0
+    keys: HotKeys = field(default_factory=HotKeys)
+    changes: list[tuple[float, int]] = field(default_factory=list)
+
+    def run(self, seconds: float) -> list[int]:
+        """The reaches that the key had in this time, one per change, 0 for not hot."""
+        before = len(self.changes)
+        end = self.now + seconds
+        while self.now < end:
+            self.now += TICK_S
+            seats = self.seats(self.now - 100.0)
+            last = self.keys.reach.get(HOT, 0)
+            changed = self.keys.judge(self.now, [table_at(self.now, {HOT: seats}, self.total)], self.backends, 1.25, 0)
+            reach = self.keys.reach.get(HOT, 0)
+            assert changed == (reach != last)
+            if changed:
+                self.changes.append((self.now, reach))
+        return [reach for _, reach in self.changes[before:]]
+
+
+class TestJudgement:
+    def test_reach_follows_the_share(self) -> None:
+        level = 20.0
+        watch = Watch(lambda _: level)
+        assert watch.run(1) == [5]
+        level = 40.0
+        assert watch.run(1) == [7]
+        level = 80.0
+        assert watch.run(1) == [8]
+        level = 20.0
+        assert watch.run(HOLD_S + 1) == [5]
+        level = 0.0
+        assert watch.run(1) == [0]
+
+    def test_a_little_below_is_no_reason_to_shrink(self) -> None:
+        watch = Watch(lambda at: 40.0 if at < 1 else 34.0)
+        assert watch.run(60) == [7]
+
+    def test_cold_again_only_after_a_while_below_half(self) -> None:
+        watch = Watch(lambda at: 10.0 if at < 1 else 3.5)
+        assert watch.run(30) == [3, 2]
+        watch = Watch(lambda at: 10.0 if at < 1 else 2.0)
+        assert watch.run(30) == [3, 0]
+        assert HOLD_S < watch.changes[-1][0] - 101 < HOLD_S + 1
+
+    @given(st.floats(8, 120), st.floats(0, 0.08), st.integers(0, 2**32))
+    @settings(max_examples=40, deadline=None)
+    def test_no_flapping_under_noise(self, level: float, noise: float, seed: int) -> None:
+        rnd = random.Random(seed)
+        watch = Watch(lambda _: level * (1 + rnd.uniform(-noise, noise)))
+        watch.run(10)
+        assert len(watch.run(120)) <= 1
+
+    def test_a_key_that_is_hot_only_where_it_is_gathered_is_left_alone_longer_each_time(self) -> None:
+        watch = Watch(lambda _: 2.0 if watch.keys.reach else 10.0)
+        watch.run(200)
+        ends = [at for at, reach in watch.changes if not reach]
+        assert len(ends) < 8
+        spans = [later - sooner for sooner, later in pairwise(ends)]
+        assert spans == sorted(spans)
+        assert spans[-1] >= LONGEST_HOLD_S - 1
+
+    def test_a_few_seats_in_a_quiet_pool_are_nobodys_trouble(self) -> None:
+        assert Watch(lambda _: 3.0, total=6.0).run(10) == []
+        assert Watch(lambda _: 10.0, total=20.0).run(10) == [4]
+
+    def test_one_backend_has_nowhere_to_spread_to(self) -> None:
+        assert Watch(lambda _: 150.0, backends=1).run(10) == []
+
+    def test_a_pool_that_shrinks_takes_the_reach_along(self) -> None:
+        watch = Watch(lambda _: 80.0)
+        watch.run(1)
+        watch.backends = 4
+        assert watch.run(1) == [4]
+
+    def test_without_traffic_nothing_is_hot(self) -> None:
+        assert not HotKeys().judge(1.0, [], 10, 1.25, None)
+        assert not HotKeys().judge(1.0, [Table(1_000_000)], 10, 1.25, None)
+
+    def test_the_sum_of_the_workers_decides(self) -> None:
+        """One connection, and so the whole of a hot key, is with one worker; the cold keys are with all."""
+        one, all_of_it = HotKeys(), HotKeys()
+        alone = [table_at(1.0, {HOT: 20.0}, 50.0), *[table_at(1.0, {}, 50.0)] * 3]
+        one.judge(1.0, alone, 10, 1.25, 0)
+        all_of_it.judge(1.0, [table_at(1.0, {HOT: 20.0}, 200.0)], 10, 1.25, 0)
+        assert one.reach == all_of_it.reach == {HOT: 5}
+        assert one.hot[HOT].work == pytest.approx(0.1)
+
+    def test_a_dead_workers_table_does_not_count(self) -> None:
+        keys = HotKeys()
+        dead, alive = table_at(1.0, {HOT: 90.0}), table_at(2.0 + STALE_S, {2: 20.0})
+        keys.judge(2.0 + STALE_S, [dead, alive], 10, 1.25, 0)
+        assert keys.reach == {2: 5}
+        assert keys.top == alive
+
+
+@dataclass
+class Outcome:
+    neighbours: int = 0
+    neighbours_gone: int = 0
+    others: int = 0
+    others_gone: int = 0
+    peak: float = 0.0
+
+    def shares(self) -> tuple[float, float]:
+        return self.neighbours_gone / max(1, self.neighbours), self.others_gone / self.others
+
+
+@dataclass
+class ClosedLoop:
+    """Clients that each send a request, wait for its answer and send the next, over ten equal backends.
+
+    A request takes 200 ms, give or take a tenth. A part `hot` of them is for one key, the rest for 2,000 others.
+    """
+
+    clients: int
+    hot: Callable[[float], float]
+    min_gap: int | None
+    backends: int = 10
+    keys: int = 2000
+    seed: int = 1
+    meters: int = 1
+
+    def run(self, seconds: float, settled_s: float = 3.0) -> Outcome:
+        rnd = random.Random(self.seed)
+        members = [(f"b{i}", 1.0) for i in range(self.backends)]
+        self.ring = build_ring(members)
+        self.bound = Bound([1.0] * self.backends, 1.25, self.min_gap)
+        self.hot_keys = HotKeys()
+        self.found: list[tuple[float, int]] = []
+        self.in_flight = [0] * self.backends
+        hot_key = hash_key(b"the hot one")
+        cold_keys = [hash_key(b"user-%d" % i) for i in range(self.keys)]
+        lists = {key: self.ring.preference(key, self.backends) for key in [hot_key, *cold_keys]}
+        home = lists[hot_key][0]
+        meters = [Meter() for _ in range(self.meters)]
+        events = [(rnd.random() * 0.2, client, -1, 0) for client in range(self.clients)]
+        heapq.heapify(events)
+        outcome = Outcome()
+        tick = TICK_S
+        while events[0][0] < seconds:
+            now, client, was_at, was_key = heapq.heappop(events)
+            meter = meters[client % self.meters]
+            while now >= tick:
+                self._judge(tick, meters, hot_key)
+                tick += TICK_S
+            if was_at >= 0:
+                self.in_flight[was_at] -= 1
+                meter.release(was_key)
+            key = hot_key if rnd.random() < self.hot(now) else rnd.choice(cold_keys)
+            meter.seen.append(key)
+            meter.acquire(key)
+            total = sum(self.in_flight) + 1
+            backend = self._pick(key, lists[key], total)
+            self.in_flight[backend] += 1
+            if now >= settled_s:
+                outcome.peak = max(outcome.peak, self.in_flight[backend] / total * self.backends)
+                if key != hot_key and lists[key][0] == home:
+                    outcome.neighbours += 1
+                    outcome.neighbours_gone += backend != home
+                elif key != hot_key:
+                    outcome.others += 1
+                    outcome.others_gone += backend != lists[key][0]
+            heapq.heappush(events, (now + 0.2 * rnd.uniform(0.9, 1.1), client, backend, key))
+        return outcome
+
+    def _judge(self, now: float, meters: Iterable[Meter], hot_key: int) -> None:
+        tables = [meter.fold(now + 1) for meter in meters]
+        if self.hot_keys.judge(now + 1, tables, self.backends, 1.25, self.min_gap):
+            self.found.append((now, self.hot_keys.reach.get(hot_key, 0)))
+
+    def _pick(self, key: int, preference: list[int], total: int) -> int:
+        reach = self.hot_keys.reach.get(key)
+        if reach is None:
+            has_room, order = self.bound.has_room, preference
+        else:
+            has_room = self.bound.below_share
+            order = [self.bound.least_loaded(preference[:reach], self.in_flight), *preference]
+        return next(member for member in order if has_room(member, self.in_flight[member], total))
+
+
+class TestOneHotUserHurtsNobodyElse:
+    @pytest.mark.parametrize(("hot", "at_most"), [(0.0, 0.01), (0.05, 0.01), (0.1, 0.01), (0.2, 0.01), (0.4, 0.02)])
+    def test_with_200_in_flight_and_a_gap_for_chance(self, hot: float, at_most: float) -> None:
+        outcome = ClosedLoop(200, lambda _: hot, min_gap=None).run(12)
+        assert max(outcome.shares()) <= at_most
+        assert outcome.peak <= 1.65
+
+    @pytest.mark.parametrize(("hot", "at_most"), [(0.0, 0.01), (0.1, 0.01), (0.2, 0.01), (0.4, 0.02)])
+    def test_with_1000_in_flight_and_the_hard_bound(self, hot: float, at_most: float) -> None:
+        outcome = ClosedLoop(1000, lambda _: hot, min_gap=0, meters=2).run(6, settled_s=2)
+        assert max(outcome.shares()) <= at_most
+        assert outcome.peak <= 1.30
+
+    @pytest.mark.parametrize("hot", [0.1, 0.4])
+    def test_found_within_two_seconds_and_forgotten_within_ten(self, hot: float) -> None:
+        loop = ClosedLoop(200, lambda now: hot if 5 <= now < 12 else 0.0, min_gap=None)
+        loop.run(23)
+        found = next(at for at, reach in loop.found if reach > 1)
+        forgotten = loop.found[-1]
+        assert 5 < found <= 7
+        assert forgotten[1] == 0
+        assert forgotten[0] <= 22
+        assert sum(reach == 0 for _, reach in loop.found) == 1
+
+    def test_several_hot_users_at_once(self) -> None:
+        """Popularity as it falls in the wild: the k-th key has a part of 1/k of the first one's."""
+        keys = [hash_key(b"user-%d" % i) for i in range(1000)]
+        popularity = [1 / (rank + 1) for rank in range(len(keys))]
+        rnd = random.Random(4)
+        meter, hot_keys = Meter(), HotKeys()
+        for step in range(1, 100):
+            meter.held.clear()
+            meter.held.update(Counter(rnd.choices(keys, popularity, k=400)))
+            hot_keys.judge(step * TICK_S, [meter.fold(step * TICK_S)], 10, 1.25, 0)
+        assert keys[0] in hot_keys.reach
+        assert set(hot_keys.reach) <= set(keys[:6])
+        reaches = [hot_keys.reach.get(key, 1) for key in keys[:6]]
+        assert reaches == sorted(reaches, reverse=True)
