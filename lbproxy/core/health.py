@@ -1,0 +1,280 @@
+"""Whether a backend may be asked: independent facts, each with its own rule, and one question over them.
+
+    fact            changed by                              meaning
+    healthy         probes: `rise` or `fall` in a row       None until the first result: unknown
+    held_until      coming up again after a fall            up, but not trusted yet
+    ejected_until   live results of real requests           taken out for a time
+    draining        the operator                            takes nothing new
+
+A backend is *eligible* when it is healthy, neither held nor ejected, and not draining. It is on *standby* when all that
+speaks against it is lack of trust: unknown or held. Standbys serve when nobody is eligible, so a cold start has traffic
+before the first probe.
+
+*Strictly consecutive.* A contrary result sets the streak to zero. Two failures, a success and a failure are one failure
+in a row. The very first result decides at once: there is nothing yet that it could contradict.
+
+*Flaps.* Every fall of a healthy backend raises its penalty by one, and it must then be good without a break for
+`hold_s`, doubled for each further penalty up to `longest_hold_s`, before it is trusted again. A failure meanwhile
+starts that time anew, and costs nobody anything: its sessions have taken refuge once, stay where they are, and come
+home once. A penalty is forgiven after each `forgive_s` of good service. Nobody is held while fewer than half of a pool
+are eligible: then doubt is the smaller harm.
+
+*Ejection.* Live results take a backend out when `consecutive_errors` requests fail in a row, or when of at least
+`min_requests` in the last ten seconds more than `failure_rate` fail. It is out for `base`, doubled with each repetition
+up to `max`, and one repetition is forgotten for every span of good service as long as the last one it was out. At most
+`max_share` of a pool is out at a time; what is left in for that reason is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, final
+
+from lbproxy.core.spec import Ejection, Health
+
+WINDOW_S: Final = 10.0
+RAMP_STEPS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Damping:
+    """How long a backend that fell must be good before it is trusted again, in seconds."""
+
+    hold_s: float = 5.0
+    longest_hold_s: float = 300.0
+    forgive_s: float = 60.0
+
+
+def is_success(status: int, error: str) -> bool | None:
+    """What an exchange says about its backend: True, False, or None when it says nothing.
+
+    `error` is one of ledger.UPSTREAM_ERRORS or "", `status` the final status received from the backend or 0. An answer
+    below 500 is a good one, for a 4xx is the client's fault; without an error and without an answer the client went
+    away.
+    """
+    if error:
+        return False
+    return status < 500 if status else None
+
+
+def ramp(elapsed_s: float, slow_start_s: float) -> float:
+    """The part of its weight that a backend has `elapsed_s` after it came (back) into service, above 0 and at most 1.
+
+    It grows in steps, so that a ring is rebuilt ten times and not at every tick.
+    """
+    if elapsed_s >= slow_start_s:
+        return 1.0
+    return (int(max(0.0, elapsed_s) / slow_start_s * RAMP_STEPS) + 1) / RAMP_STEPS
+
+
+@final
+class BackendHealth:
+    """The facts about one backend. Asked by anybody, changed only by its `PoolHealth`."""
+
+    __slots__ = (
+        "counts",
+        "draining",
+        "ejected_until",
+        "ejection_s",
+        "ejections",
+        "errors",
+        "forgiven_at",
+        "healthy",
+        "held_until",
+        "penalty",
+        "reformed_at",
+        "since",
+        "streak",
+        "window_at",
+    )
+
+    def __init__(self, healthy: bool | None) -> None:
+        # By probes. `streak` counts results in a row that contradict `healthy`; `penalty` is the number of falls.
+        self.healthy = healthy
+        self.streak = 0
+        self.held_until = 0.0
+        self.penalty = 0
+        self.forgiven_at = 0.0
+        # By live results. `errors` counts failures in a row; `counts` are good and bad in this half of the window and
+        # in the one before; `ejections` is how often of late, `ejection_s` how long the last time.
+        self.errors = 0
+        self.counts = (0, 0, 0, 0)
+        self.window_at = 0.0
+        self.ejected_until = 0.0
+        self.ejections = 0
+        self.ejection_s = 0.0
+        self.reformed_at = 0.0
+        # By the operator.
+        self.draining = False
+        # When it last became eligible beside others that were; -inf when it had to carry the pool at once.
+        self.since = float("-inf")
+
+    def is_eligible(self, now: float) -> bool:
+        """Whether it may be given new exchanges."""
+        return self.healthy is True and not self.draining and now >= self.held_until and now >= self.ejected_until
+
+    def is_standby(self, now: float) -> bool:
+        """Whether it may be given new exchanges when nobody is eligible: unknown or held, and nothing worse."""
+        if self.draining or now < self.ejected_until:
+            return False
+        return self.healthy is None or (self.healthy and now < self.held_until)
+
+    def state(self, now: float) -> str:
+        """One word for all facts: draining, down, ejected, unknown, held or up; the gravest first."""
+        if self.draining:
+            return "draining"
+        if self.healthy is False:
+            return "down"
+        if now < self.ejected_until:
+            return "ejected"
+        if self.healthy is None:
+            return "unknown"
+        return "held" if now < self.held_until else "up"
+
+
+@final
+class PoolHealth:
+    """The health of a pool's backends by name. It outlives the configuration: `keep` adds and forgets names.
+
+    Every `observe_*` returns whether a fact has flipped; then call `advance`. `now` never runs backwards.
+    """
+
+    def __init__(self, probes: Health, ejection: Ejection, damping: Damping | None = None) -> None:
+        self.probes = probes
+        self.ejection = ejection
+        self.damping = damping or Damping()
+        self.backends: Final[dict[str, BackendHealth]] = {}
+        # How often a backend was left in although its results were bad, because max_share was reached.
+        self.spared = 0
+        self._eligible: set[str] = set()
+
+    def keep(self, names: Collection[str]) -> None:
+        """Know exactly these backends: new ones are unknown (or up, when the pool has no probes), others forgotten."""
+        for name in self.backends.keys() - set(names):
+            del self.backends[name]
+        for name in names:
+            if name not in self.backends:
+                self.backends[name] = BackendHealth(True if self.probes.kind == "none" else None)
+
+    def serving(self, now: float) -> set[str]:
+        """Who may be given new exchanges: the eligible, or if there are none the standbys, or nobody."""
+        eligible = {name for name, backend in self.backends.items() if backend.is_eligible(now)}
+        return eligible or {name for name, backend in self.backends.items() if backend.is_standby(now)}
+
+    def observe_probe(self, name: str, ok: bool, now: float) -> bool:
+        """Take the result of an active check."""
+        backend = self.backends[name]
+        if not ok and backend.healthy and now < backend.held_until:
+            backend.held_until = now + self._hold_s(backend)
+        if ok is backend.healthy:
+            backend.streak = 0
+            return False
+        backend.streak += 1
+        needed = 1 if backend.healthy is None else self.probes.rise if ok else self.probes.fall
+        if backend.streak < needed:
+            return False
+        backend.streak = 0
+        if ok:
+            self._rise(backend, now)
+        else:
+            self._fall(backend, now)
+        return True
+
+    def observe_result(self, name: str, ok: bool, now: float) -> bool:
+        """Take the result of a real request, as `is_success` tells it. Late ones of an ejected backend say nothing."""
+        backend = self.backends[name]
+        if now < backend.ejected_until:
+            return False
+        backend.errors = 0 if ok else backend.errors + 1
+        self._count(backend, ok, now)
+        return not ok and self._is_bad(backend) and self._eject(backend, now)
+
+    def observe_drain(self, name: str, draining: bool) -> bool:
+        """The operator drains a backend, or takes that back."""
+        backend = self.backends[name]
+        flipped = backend.draining is not draining
+        backend.draining = draining
+        return flipped
+
+    def advance(self, now: float) -> float | None:
+        """Let time do its work: forgive, release the held when too few are eligible, note who is new in service.
+
+        Called on the coarse timer and after every flip. Returns when time alone will next change something, or None.
+        """
+        for backend in self.backends.values():
+            self._forgive(backend, now)
+        self._release(now)
+        eligible = {name for name, backend in self.backends.items() if backend.is_eligible(now)}
+        for name in eligible - self._eligible:
+            self.backends[name].since = now if self._eligible else float("-inf")
+        self._eligible = eligible
+        ends = [end for each in self.backends.values() for end in (each.held_until, each.ejected_until) if end > now]
+        return min(ends, default=None)
+
+    def share(self, name: str, now: float, slow_start_s: float) -> float:
+        """The part of its weight that a backend has now, for slow start."""
+        return ramp(now - self.backends[name].since, slow_start_s)
+
+    def _rise(self, backend: BackendHealth, now: float) -> None:
+        trusted = backend.healthy is None or not backend.penalty
+        backend.healthy = True
+        backend.held_until = now if trusted else now + self._hold_s(backend)
+        backend.forgiven_at = backend.held_until
+
+    def _fall(self, backend: BackendHealth, now: float) -> None:
+        if backend.healthy and now >= backend.held_until:
+            backend.penalty += 1
+        backend.healthy = False
+        backend.held_until = now
+
+    def _hold_s(self, backend: BackendHealth) -> float:
+        return min(self.damping.hold_s * 2.0 ** min(backend.penalty - 1, 60), self.damping.longest_hold_s)
+
+    def _release(self, now: float) -> None:
+        able = [backend for backend in self.backends.values() if not backend.draining]
+        held = [backend for backend in able if backend.state(now) == "held"]
+        short = (len(able) + 1) // 2 - sum(backend.is_eligible(now) for backend in able)
+        for backend in sorted(held, key=lambda each: each.held_until)[: max(0, short)]:
+            backend.held_until = backend.forgiven_at = now
+
+    def _forgive(self, backend: BackendHealth, now: float) -> None:
+        while backend.penalty and backend.healthy and now - backend.forgiven_at >= self.damping.forgive_s:
+            backend.penalty -= 1
+            backend.forgiven_at += self.damping.forgive_s
+        while backend.ejections and now - backend.reformed_at >= backend.ejection_s:
+            backend.ejections -= 1
+            backend.reformed_at += backend.ejection_s
+
+    def _count(self, backend: BackendHealth, ok: bool, now: float) -> None:
+        good, bad, good_before, bad_before = backend.counts
+        halves = int((now - backend.window_at) / (WINDOW_S / 2))
+        if halves:
+            backend.window_at += halves * (WINDOW_S / 2)
+            good_before, bad_before = (good, bad) if halves == 1 else (0, 0)
+            good = bad = 0
+        backend.counts = (good + ok, bad + (not ok), good_before, bad_before)
+
+    def _is_bad(self, backend: BackendHealth) -> bool:
+        policy = self.ejection
+        if policy.consecutive_errors and backend.errors >= policy.consecutive_errors:
+            return True
+        if policy.failure_rate is None:
+            return False
+        good, bad, good_before, bad_before = backend.counts
+        requests = good + bad + good_before + bad_before
+        return requests >= policy.min_requests and bad + bad_before > policy.failure_rate * requests
+
+    def _eject(self, backend: BackendHealth, now: float) -> bool:
+        """Take it out, unless too many are out already. Either way its account starts anew."""
+        backend.errors = 0
+        backend.counts = (0, 0, 0, 0)
+        out = sum(now < each.ejected_until for each in self.backends.values())
+        if out + 1 > self.ejection.max_share * len(self.backends):
+            self.spared += 1
+            return False
+        self._forgive(backend, now)
+        backend.ejection_s = min(self.ejection.base * 2.0 ** min(backend.ejections, 60), self.ejection.max)
+        backend.ejections += 1
+        backend.ejected_until = backend.reformed_at = now + backend.ejection_s
+        return True

@@ -1,0 +1,353 @@
+"""Rise and fall, flaps, ejection and slow start: single stories, and a machine that tells them at random."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from lbproxy.core.health import RAMP_STEPS, Damping, PoolHealth, is_success, ramp
+from lbproxy.core.ledger import UPSTREAM_ERRORS
+from lbproxy.core.spec import Ejection, Health
+
+PROBES = Health(kind="http", rise=2, fall=3)
+DAMPING = Damping(hold_s=5.0, longest_hold_s=60.0, forgive_s=100.0)
+
+
+def pool_of(
+    count: int, probes: Health = PROBES, ejection: Ejection | None = None, damping: Damping = DAMPING, up: bool = True
+) -> PoolHealth:
+    """Backends b0, b1, ... of which all are up, or unknown."""
+    pool = PoolHealth(probes, ejection or Ejection(), damping)
+    pool.keep([f"b{i}" for i in range(count)])
+    if up and probes.kind != "none":
+        for name in pool.backends:
+            pool.observe_probe(name, True, 0.0)
+    pool.advance(0.0)
+    return pool
+
+
+def probe(pool: PoolHealth, results: str, now: float = 1.0, name: str = "b0", every: float = 0.1) -> list[bool]:
+    """Feed results such as "++-", and return for each whether it flipped the backend."""
+    flips = []
+    for result in results:
+        flips.append(pool.observe_probe(name, result == "+", now))
+        pool.advance(now)
+        now += every
+    return flips
+
+
+class TestProbes:
+    def test_the_first_result_decides(self) -> None:
+        for result, state in (("+", "up"), ("-", "down")):
+            pool = pool_of(2, up=False)
+            assert pool.backends["b0"].state(0.0) == "unknown"
+            assert probe(pool, result) == [True]
+            assert pool.backends["b0"].state(1.0) == state
+
+    def test_fall_needs_so_many_in_a_row(self) -> None:
+        assert probe(pool_of(2), "--+--+---") == [False] * 8 + [True]
+
+    def test_rise_needs_so_many_in_a_row(self) -> None:
+        pool = pool_of(2)
+        probe(pool, "---")
+        assert probe(pool, "+-+-++", 2.0) == [False] * 5 + [True]
+
+    def test_the_good_keep_no_account_of_old_failures(self) -> None:
+        pool = pool_of(2)
+        assert not any(probe(pool, "--+" * 50))
+        assert pool.backends["b0"].streak == 0
+
+    def test_a_new_backend_takes_no_keys_while_others_are_up(self) -> None:
+        pool = pool_of(2)
+        pool.keep(["b0", "b1", "new"])
+        assert pool.serving(1.0) == {"b0", "b1"}
+        probe(pool, "+", name="new")
+        assert pool.serving(1.0) == {"b0", "b1", "new"}
+
+    def test_at_a_cold_start_traffic_flows(self) -> None:
+        pool = pool_of(3, up=False)
+        assert pool.serving(0.0) == {"b0", "b1", "b2"}
+        probe(pool, "-")
+        assert pool.serving(1.0) == {"b1", "b2"}
+        probe(pool, "+", name="b1")
+        assert pool.serving(1.0) == {"b1"}
+
+    def test_without_probes_a_backend_is_up(self) -> None:
+        assert pool_of(2, Health(kind="none")).serving(0.0) == {"b0", "b1"}
+
+    def test_state_outlives_the_configuration(self) -> None:
+        pool = pool_of(3)
+        probe(pool, "---")
+        pool.keep(["b0", "b2", "b9"])
+        states = {name: backend.state(2.0) for name, backend in pool.backends.items()}
+        assert states == {"b0": "down", "b2": "up", "b9": "unknown"}
+
+
+class TestFlaps:
+    def test_ten_flaps_send_a_session_out_once_and_home_once(self) -> None:
+        pool = pool_of(5)
+        moves, now, was = [], 1.0, True
+        for _ in range(10):
+            for results in ("---", "++++++++++"):
+                for result in results:
+                    pool.observe_probe("b0", result == "+", now)
+                    pool.advance(now)
+                    if (is_in := "b0" in pool.serving(now)) != was:
+                        moves.append((round(now, 1), is_in))
+                        was = is_in
+                    now += 0.2
+        while len(moves) < 2:
+            pool.observe_probe("b0", True, now)
+            pool.advance(now)
+            if "b0" in pool.serving(now):
+                moves.append((round(now, 1), True))
+            now += 0.2
+        assert [is_in for _, is_in in moves] == [False, True]
+        assert pool.backends["b0"].penalty == 1
+
+    def test_a_slow_flap_is_held_longer_each_time(self) -> None:
+        pool = pool_of(5)
+        now, held = 1.0, []
+        for _ in range(6):
+            probe(pool, "---", now)
+            probe(pool, "++", now + 1)
+            held.append(round(pool.backends["b0"].held_until - (now + 1.1), 6))
+            now = pool.backends["b0"].held_until + 1
+            assert "b0" in pool.serving(now)
+        assert held == [5, 10, 20, 40, 60, 60]
+
+    def test_one_failure_on_trial_starts_the_trial_anew(self) -> None:
+        pool = pool_of(5)
+        probe(pool, "---++", 1.0)
+        probe(pool, "+++-+", 5.0)
+        assert pool.backends["b0"].state(10.2) == "held"
+        assert pool.backends["b0"].held_until == pytest.approx(5.3 + 5)
+        assert pool.backends["b0"].state(10.4) == "up"
+
+    def test_a_penalty_is_forgiven(self) -> None:
+        pool = pool_of(5)
+        probe(pool, "---++", 1.0)
+        up_at = pool.backends["b0"].held_until
+        pool.advance(up_at + 99)
+        assert pool.backends["b0"].penalty == 1
+        pool.advance(up_at + 101)
+        assert pool.backends["b0"].penalty == 0
+
+    def test_nobody_is_held_while_too_few_can_serve(self) -> None:
+        pool = pool_of(4)
+        for name in pool.backends:
+            probe(pool, "---", name=name)
+        assert pool.serving(2.0) == set()
+        for count, name in enumerate(["b0", "b1", "b2", "b3"], start=1):
+            probe(pool, "++", 2.0, name)
+            assert len(pool.serving(2.5)) == min(count, 2)
+        assert pool.advance(2.5) == pytest.approx(7.1)
+        assert pool.serving(7.2) == {"b0", "b1", "b2", "b3"}
+
+
+class TestEjection:
+    POLICY = Ejection(consecutive_errors=3, base=10, max=60, max_share=0.5)
+
+    def fail(self, pool: PoolHealth, times: int, now: float, name: str = "b0") -> list[bool]:
+        return [pool.observe_result(name, False, now) for _ in range(times)]
+
+    def test_so_many_errors_in_a_row(self) -> None:
+        pool = pool_of(4, ejection=self.POLICY)
+        assert self.fail(pool, 2, 1.0) == [False, False]
+        assert not pool.observe_result("b0", True, 1.0)
+        assert self.fail(pool, 3, 1.0) == [False, False, True]
+        assert pool.backends["b0"].state(10.9) == "ejected"
+        assert pool.advance(1.0) == 11.0
+        assert pool.serving(11.0) == {"b0", "b1", "b2", "b3"}
+
+    def test_longer_each_time_up_to_a_maximum(self) -> None:
+        pool = pool_of(4, ejection=self.POLICY)
+        now, spans = 1.0, []
+        for _ in range(5):
+            self.fail(pool, 3, now)
+            spans.append(pool.backends["b0"].ejected_until - now)
+            now = pool.backends["b0"].ejected_until
+        assert spans == [10, 20, 40, 60, 60]
+
+    def test_good_service_is_remembered_too(self) -> None:
+        pool = pool_of(4, ejection=self.POLICY)
+        self.fail(pool, 3, 0.0)
+        self.fail(pool, 3, 10.0)
+        pool.advance(30.0 + 19)
+        assert pool.backends["b0"].ejections == 2
+        pool.advance(30.0 + 20)
+        assert pool.backends["b0"].ejections == 1
+        self.fail(pool, 3, 30.0 + 40)
+        assert pool.backends["b0"].ejected_until == 30 + 40 + 10
+
+    def test_late_results_of_the_ejected_say_nothing(self) -> None:
+        pool = pool_of(4, ejection=self.POLICY)
+        self.fail(pool, 3, 1.0)
+        assert not any(self.fail(pool, 20, 5.0))
+        assert self.fail(pool, 2, 11.0) == [False, False]
+
+    def test_at_most_a_share_of_the_pool(self) -> None:
+        pool = pool_of(5, ejection=self.POLICY)
+        for name in ("b0", "b1", "b2", "b3"):
+            self.fail(pool, 3, 1.0, name)
+        assert pool.serving(1.0) == {"b2", "b3", "b4"}
+        assert pool.spared == 2
+        self.fail(pool, 3, 1.0, "b2")
+        assert pool.spared == 3
+
+    def test_the_only_backend_is_never_ejected(self) -> None:
+        pool = pool_of(1, ejection=self.POLICY)
+        assert not any(self.fail(pool, 10, 1.0))
+        assert pool.serving(1.0) == {"b0"}
+
+    def test_a_rate_of_failures_in_the_last_seconds(self) -> None:
+        pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
+        results = [True, False] * 9 + [False, False, False]
+        assert [pool.observe_result("b0", ok, 101.0) for ok in results] == [False] * 19 + [True, False]
+
+    def test_failures_of_long_ago_are_out_of_the_window(self) -> None:
+        pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
+        self.fail(pool, 19, 101.0)
+        assert not any(self.fail(pool, 19, 116.0))
+        assert self.fail(pool, 1, 121.0) == [True]
+
+    @pytest.mark.parametrize("error", UPSTREAM_ERRORS)
+    def test_what_goes_wrong_with_the_backend_is_its_fault(self, error: str) -> None:
+        assert is_success(0, error) is False
+        assert is_success(200, error) is False
+
+    @pytest.mark.parametrize(
+        ("status", "verdict"),
+        [(200, True), (304, True), (404, True), (429, True), (500, False), (503, False), (0, None)],
+    )
+    def test_what_an_answer_says(self, status: int, verdict: bool | None) -> None:
+        assert is_success(status, "") is verdict
+
+
+class TestDrain:
+    def test_a_fact_of_its_own(self) -> None:
+        pool = pool_of(3)
+        assert pool.observe_drain("b0", True)
+        assert not pool.observe_drain("b0", True)
+        probe(pool, "---++")
+        assert pool.backends["b0"].state(2.0) == "draining"
+        assert pool.serving(2.0) == {"b1", "b2"}
+        assert pool.observe_drain("b0", False)
+        assert pool.backends["b0"].state(2.0) == "held"
+
+    def test_the_draining_serve_nobody_even_alone(self) -> None:
+        pool = pool_of(1)
+        pool.observe_drain("b0", True)
+        assert pool.serving(1.0) == set()
+
+
+class TestSlowStart:
+    def test_in_steps_from_a_tenth_to_all(self) -> None:
+        shares = [ramp(elapsed, 10.0) for elapsed in (0, 0.9, 1, 5, 9.9, 10, 11)]
+        assert shares == [0.1, 0.1, 0.2, 0.6, 1.0, 1.0, 1.0]
+
+    @given(st.floats(0, 100), st.floats(0, 100), st.floats(0.001, 50))
+    def test_it_only_grows(self, one: float, other: float, slow_start_s: float) -> None:
+        sooner, later = sorted((one, other))
+        assert 1 / RAMP_STEPS <= ramp(sooner, slow_start_s) <= ramp(later, slow_start_s) <= 1
+
+    def test_off(self) -> None:
+        assert ramp(0.0, 0.0) == 1.0
+
+    def test_those_that_come_back_beside_others_start_slowly(self) -> None:
+        pool = pool_of(3, ejection=Ejection(consecutive_errors=1, base=10))
+        assert pool.share("b0", 0.0, 30.0) == 1.0
+        pool.observe_result("b0", False, 1.0)
+        pool.advance(1.0)
+        pool.advance(11.0)
+        assert [pool.share("b0", at, 30.0) for at in (11.0, 26.0, 41.0)] == [0.1, 0.6, 1.0]
+        assert pool.share("b1", 11.0, 30.0) == 1.0
+
+    def test_those_that_must_carry_the_pool_start_at_once(self) -> None:
+        pool = pool_of(2, up=False)
+        probe(pool, "+", 5.0)
+        probe(pool, "+", 6.0, "b1")
+        assert pool.share("b0", 5.0, 30.0) == 1.0
+        assert pool.share("b1", 6.0, 30.0) == 0.1
+
+
+class Pool(RuleBasedStateMachine):
+    """Random probes, results, drains and waiting, held against the plainest account of the same facts."""
+
+    names = ("b0", "b1", "b2", "b3")
+
+    @initialize(rise=st.integers(1, 4), fall=st.integers(1, 4), errors=st.integers(1, 4))
+    def start(self, rise: int, fall: int, errors: int) -> None:
+        self.rise, self.fall, self.errors = rise, fall, errors
+        ejection = Ejection(consecutive_errors=errors, base=8, max=64, max_share=0.5)
+        self.pool = pool_of(4, Health(kind="http", rise=rise, fall=fall), ejection, up=False)
+        self.now = 1.0
+        self.history: dict[str, list[bool]] = {name: [] for name in self.names}
+        self.healthy: dict[str, bool | None] = dict.fromkeys(self.names)
+
+    @rule(name=st.sampled_from(names), ok=st.booleans(), times=st.integers(1, 4))
+    def probes(self, name: str, ok: bool, times: int) -> None:
+        for _ in range(times):
+            history = self.history[name]
+            history.append(ok)
+            before = self.healthy[name]
+            needed = 1 if before is None else self.rise if ok else self.fall
+            flips = ok is not before and len(history) >= needed and history[-needed:] == [ok] * needed
+            assert self.pool.observe_probe(name, ok, self.now) == flips
+            if flips:
+                self.healthy[name] = ok
+                history.clear()
+            self.pool.advance(self.now)
+
+    @rule(name=st.sampled_from(names), failures=st.integers(1, 6))
+    def results(self, name: str, failures: int) -> None:
+        was_out = self.pool.backends[name].ejected_until > self.now
+        for _ in range(failures):
+            out = sum(backend.ejected_until > self.now for backend in self.pool.backends.values())
+            errors = self.pool.backends[name].errors
+            ejected = self.pool.observe_result(name, False, self.now)
+            assert not (ejected and (was_out or out >= 2 or errors + 1 < self.errors))
+            was_out = was_out or ejected
+        if failures >= self.errors and not was_out:
+            assert self.pool.spared > 0
+
+    @rule(name=st.sampled_from(names))
+    def success(self, name: str) -> None:
+        assert not self.pool.observe_result(name, True, self.now)
+        if self.pool.backends[name].ejected_until <= self.now:
+            assert self.pool.backends[name].errors == 0
+
+    @rule(name=st.sampled_from(names), draining=st.booleans())
+    def drains(self, name: str, draining: bool) -> None:
+        self.pool.observe_drain(name, draining)
+        self.pool.advance(self.now)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 20.0, 200.0]))
+    def time_passes(self, seconds: float) -> None:
+        promised = self.pool.advance(self.now)
+        serving = self.pool.serving(self.now)
+        if promised is None or promised > self.now + seconds:
+            assert self.pool.serving(self.now + seconds) == serving
+        self.now += seconds
+        self.pool.advance(self.now)
+
+    @invariant()
+    def the_facts_are_consistent(self) -> None:
+        now, backends = self.now, self.pool.backends
+        for name, backend in backends.items():
+            assert backend.healthy is self.healthy[name]
+            assert not (backend.is_eligible(now) and backend.is_standby(now))
+            assert backend.is_eligible(now) == (backend.state(now) == "up")
+            assert backend.is_standby(now) == (backend.state(now) in ("unknown", "held"))
+            assert backend.held_until - now <= DAMPING.longest_hold_s
+            assert backend.ejected_until - now <= 64
+        assert sum(backend.ejected_until > now for backend in backends.values()) <= 2
+        states = {name: backend.state(now) for name, backend in backends.items()}
+        up = {name for name, state in states.items() if state == "up"}
+        assert self.pool.serving(now) == (up or {n for n, state in states.items() if state in ("unknown", "held")})
+
+
+TestPool = Pool.TestCase
+TestPool.settings = settings(max_examples=80, stateful_step_count=40)
