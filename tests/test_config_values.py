@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from lbproxy.control import addresses, values
-from lbproxy.control.fields import Count, Duration, Share, Size, Truth
+from lbproxy.control.fields import Duration, Share, Size, Truth, Whole
 from lbproxy.control.values import BadValue
 from lbproxy.core.spec import Address
 
@@ -348,7 +348,7 @@ def test_readers_raise_nothing_but_bad_value(read: Callable[[str], Any], text: s
 
 @given(text=st.from_regex(r"[0-9]{1,3}[.: ]?[0-9]{0,3} ?(ms|s|sec|d|days|K|kib|MB|%|x|)", fullmatch=True))
 def test_a_hint_is_something_that_reads(text: str) -> None:
-    for kind in (Duration, Size, Share, Truth, Count):
+    for kind in (Duration, Size, Share, Truth, Whole):
         try:
             TypeAdapter(kind).validate_python(text)
         except ValidationError as error:

@@ -148,7 +148,8 @@ class _Builder:
     def content(self, event: yaml.NodeEvent, place: Place, path: Path) -> Node:
         tag: str | None = getattr(event, "tag", None)
         if tag is not None:
-            self.wrong(place, path, f"the tag {quote(tag)} is not supported, fields know their types")
+            shown = quote(tag.replace("tag:yaml.org,2002:", "!!"))
+            self.wrong(place, path, f"the tag {shown} is not supported, fields know their types")
         if isinstance(event, yaml.ScalarEvent):
             return Node(place, self.scalar(event, place, path))
         if isinstance(event, yaml.SequenceStartEvent):
@@ -217,15 +218,14 @@ class _Builder:
 
     def scalar(self, event: yaml.ScalarEvent, place: Place, path: Path) -> str | None:
         text: str = event.value
-        is_plain = event.style is None
-        if is_plain and text in NULL_WORDS:
+        if event.style is None and text in NULL_WORDS:
             return None
         if bad := _FORBIDDEN.search(text):
             self.wrong(place, path, f"holds the character U+{ord(bad[0]):04X}, which no value may have")
             text = _FORBIDDEN.sub("?", text)
         if "$" in text:
             text = _REFERENCE.sub(lambda found: self.reference(found, place, path), text)
-            if is_plain and text and text in NULL_WORDS:
+            if text and text in NULL_WORDS:
                 return None
         return text
 
@@ -266,6 +266,8 @@ def _events(text: str) -> Iterator[yaml.Event]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        if mark and text[max(0, mark.index - 1) : mark.index + 1] == "${":
+            raise Hopeless(place, "${NAME} needs quotes inside { } and [ ]") from None
         raise Hopeless(place, _syntax_message(error)) from None
     except (yaml.YAMLError, ValueError, OverflowError):
         # An escape such as "\U00110000" names no character: the scanner lets chr() raise.

@@ -1,0 +1,7 @@
+"""`python -m lbproxy`"""
+
+import sys
+
+from lbproxy.cli import main
+
+sys.exit(main())

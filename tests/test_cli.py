@@ -1,0 +1,357 @@
+"""The command line: what goes to which stream, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from lbproxy import __version__, cli
+from lbproxy.control.config import load, loads
+from lbproxy.core.hashing import hash_key
+
+ROOT = Path(__file__).parent.parent
+SMALL = str(ROOT / "config" / "small.yaml")
+FULL = str(ROOT / "config" / "full.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty directory, and look for a configuration nowhere else."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "CONFIG_PLACES", ("lbproxy.yaml", str(tmp_path / "etc.yaml")))
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    path = tmp_path / "bad.yaml"
+    path.write_text("listen: 127.0.0.1:1\npools:\n  web:\n    stiky: 1\n    backends: [{url: http://a}]\n")
+    return str(path)
+
+
+Output = pytest.CaptureFixture[str]
+
+
+def one_line(text: str) -> str:
+    """The only line of what was said on stderr."""
+    [line] = text.splitlines()
+    return line
+
+
+# What is asked about
+
+
+def test_check_says_ok_on_stdout(capsys: Output) -> None:
+    assert cli.main(["check", FULL]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{FULL}: ok: 2 listeners, 2 pools, 5 backends\n"
+    assert err == ""
+
+
+def test_check_says_what_is_wrong_on_stderr(capsys: Output, bad: str) -> None:
+    assert cli.main(["check", bad]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"{bad}:4:5: pools.web.stiky: unknown field, did you mean sticky?\n    stiky: 1\n    ^\n"
+
+
+def test_check_as_json(capsys: Output, bad: str) -> None:
+    assert cli.main(["check", "--json", SMALL]) == 0
+    good = json.loads(capsys.readouterr().out)
+    assert (good["ok"], good["problems"], good["backends"]) == (True, [], 2)
+    assert cli.main(["check", "--json", "-c", bad]) == 1
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out) == {
+        "file": bad,
+        "ok": False,
+        "problems": [
+            {
+                "file": bad,
+                "line": 4,
+                "column": 5,
+                "path": "pools.web.stiky",
+                "message": "unknown field",
+                "hint": "sticky",
+                "source": "    stiky: 1",
+            }
+        ],
+    }
+
+
+def test_the_configuration_is_looked_for_in_two_places(capsys: Output, tmp_path: Path) -> None:
+    assert cli.main(["check"]) == 1
+    assert "neither lbproxy.yaml nor" in one_line(capsys.readouterr().err)
+    (tmp_path / "etc.yaml").write_text(Path(FULL).read_text())
+    assert cli.main(["check"]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/etc.yaml: ok")
+    (tmp_path / "lbproxy.yaml").write_text(Path(SMALL).read_text())
+    assert cli.main(["check"]) == 0
+    assert capsys.readouterr().out == "lbproxy.yaml: ok: 1 listener, 1 pool, 2 backends\n"
+
+
+@pytest.mark.parametrize("command", ["check", "run", "config"])
+def test_a_file_that_is_not_there(capsys: Output, command: str) -> None:
+    assert cli.main([command, "-c", "nowhere.yaml"]) == 1
+    assert one_line(capsys.readouterr().err) == "nowhere.yaml: there is no such file"
+
+
+def test_explain_agrees_with_the_hash_and_the_file(capsys: Output) -> None:
+    assert cli.main(["explain", "alice", "-c", SMALL]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert f"0x{hash_key(b'alice'):016x}" in out
+    assert cli.main(["explain", "alice", "-c", SMALL, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {found["owner"]["name"], *(step["name"] for step in found["successors"])} == {"b1", "b2"}
+    assert found["owner"]["name"] in out.split("owner")[1].splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["\udcff\udcfe"], b"\xff\xfe"),  # as Python gives us bytes of argv that are not UTF-8
+        (["--hex", "ff00"], b"\xff\x00"),
+        (["--hex", "c3 bc"], "ü".encode()),
+        (["ü"], "ü".encode()),
+        (["--", "-x"], b"-x"),
+        ([" "], b" "),
+    ],
+)
+def test_a_key_is_bytes(capsys: Output, arguments: list[str], key: bytes) -> None:
+    assert cli.main(["explain", "--json", "-c", SMALL, *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["key_hex"] == key.hex()
+
+
+def test_of_several_pools_one_must_be_named(capsys: Output) -> None:
+    assert cli.main(["explain", "alice", "-c", FULL]) == 2
+    assert one_line(capsys.readouterr().err).endswith("name one with --pool: api, web")
+    assert cli.main(["explain", "alice", "-c", FULL, "--pool", "wev"]) == 2
+    assert one_line(capsys.readouterr().err) == "lbproxy explain: no pool wev, did you mean web?"
+    assert cli.main(["explain", "alice", "-c", FULL, "--pool", "xyz"]) == 2
+    assert one_line(capsys.readouterr().err) == "lbproxy explain: no pool xyz, there is api, web"
+    assert cli.main(["explain", "alice", "-c", FULL, "--pool", "web"]) == 0
+    assert capsys.readouterr().out.startswith("pool      web, ")
+
+
+def test_the_resolved_configuration_loads_again_to_the_same(capsys: Output) -> None:
+    assert cli.main(["config", "--resolved", "-c", FULL]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert loads(out, environ={}) == load(FULL)
+    assert cli.main(["config", "--json", "-c", SMALL]) == 0
+    assert json.loads(capsys.readouterr().out)["pools"]["web"]["backends"][1]["weight"] == 2
+
+
+def test_schema(capsys: Output) -> None:
+    assert cli.main(["schema"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out)["properties"].keys() >= {"listen", "pools", "admin"}
+
+
+def test_version(capsys: Output) -> None:
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"lbproxy {__version__}"
+    assert cli.main(["version", "--json"]) == 0
+    versions = json.loads(capsys.readouterr().out)
+    assert list(versions) == ["lbproxy", "python", "uvloop", "httptools", "xxhash"]
+    assert all(versions.values())
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lbproxy {__version__}\n"
+
+
+def test_help_shows_every_command(capsys: Output) -> None:
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for command in ("run", "demo", "check", "explain", "config", "schema", "version"):
+        assert f"\n    {command} " in out
+        assert cli.main([command, "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"usage: lbproxy {command} ")
+    assert "examples:" in out
+
+
+# Wrong usage
+
+DEMO = "lbproxy demo: argument {}: {} (see lbproxy demo --help)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["chek"], "lbproxy: there is no command chek, did you mean check?"),
+        (["xyzzy"], "lbproxy: there is no command xyzzy (see lbproxy --help)"),
+        (["check", "a", "-c", "b"], "lbproxy check: name the file once, as FILE or with -c"),
+        (["check", "--jsn"], "lbproxy: unrecognized arguments: --jsn (see lbproxy --help)"),
+        (["explain"], "lbproxy explain: the following arguments are required: KEY (see lbproxy explain --help)"),
+        (["explain", "", "-c", SMALL], "lbproxy explain: the key is empty, and an empty key counts as a missing one"),
+        (["explain", "--hex", "xy", "-c", SMALL], "lbproxy explain: xy is not hexadecimal"),
+        (["demo", "--backends", "0"], DEMO.format("--backends", "0 is not a number from 1 to 1000")),
+        (["demo", "--seconds", "-1"], DEMO.format("--seconds", "-1 is not a number above 0")),
+        (["demo", "--port", "99999"], DEMO.format("--port", "99999 is not a number from 0 to 65535")),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line_and_2(capsys: Output, arguments: list[str], says: str) -> None:
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert one_line(err) == says
+
+
+def test_without_a_command_the_help_is_shown_on_stderr(capsys: Output) -> None:
+    assert cli.main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: lbproxy ")
+
+
+# Commands that call others
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Stands in for the server and the demo, and notes how they were called."""
+    noted: list[object] = []
+    server, app = types.ModuleType("lbproxy.server"), types.ModuleType("lbproxy.demo.app")
+
+    def run_server(path: str) -> int:
+        noted.append(path)
+        if path == "interrupted.yaml":
+            raise KeyboardInterrupt
+        if path == "bug.yaml":
+            raise LookupError("one\ntwo")
+        if path == "taken.yaml":
+            raise OSError(98, "Address already in use")
+        return load(path).workers if path.endswith("bad.yaml") else 7
+
+    def run_demo(*arguments: object) -> int:
+        noted.append(arguments)
+        return 0
+
+    server.run, app.run = run_server, run_demo  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lbproxy.server", server)
+    monkeypatch.setitem(sys.modules, "lbproxy.demo.app", app)
+    return noted
+
+
+def test_run_returns_what_the_server_returns(calls: list[object]) -> None:
+    assert cli.main(["run", "-c", SMALL]) == 7
+    assert calls == [SMALL]
+
+
+def test_run_with_a_bad_file(calls: list[object], capsys: Output, bad: str) -> None:
+    assert cli.main(["run", "-c", bad]) == 1
+    assert capsys.readouterr().err.startswith(f"{bad}:4:5: pools.web.stiky: ")
+
+
+def test_demo_hands_on_its_options(calls: list[object]) -> None:
+    assert cli.main(["demo"]) == 0
+    assert cli.main(["demo", "--seconds", "1.5", "--backends", "4", "--port", "8080"]) == 0
+    assert calls == [(None, 3, None), (1.5, 4, 8080)]
+
+
+def test_an_interrupt_says_nothing(calls: list[object], capsys: Output) -> None:
+    assert cli.main(["run", "-c", "interrupted.yaml"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_error_of_the_system_is_one_line(calls: list[object], capsys: Output) -> None:
+    assert cli.main(["run", "-c", "taken.yaml"]) == 1
+    assert one_line(capsys.readouterr().err) == "lbproxy: Address already in use"
+
+
+def test_a_bug_is_one_line_too(calls: list[object], capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LBPROXY_TRACEBACK", raising=False)
+    assert cli.main(["run", "-c", "bug.yaml"]) == 1
+    assert one_line(capsys.readouterr().err).startswith("lbproxy: this is a bug: LookupError: one two")
+    monkeypatch.setenv("LBPROXY_TRACEBACK", "1")
+    with pytest.raises(LookupError):
+        cli.main(["run", "-c", "bug.yaml"])
+
+
+# As a process
+
+
+def lbproxy(*arguments: str, **more: object) -> subprocess.CompletedProcess[bytes]:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    options = {"env": environ, "capture_output": True, "timeout": 30, **more}
+    return subprocess.run([sys.executable, "-m", "lbproxy", *arguments], check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def test_exit_codes_and_streams_of_the_process(bad: str) -> None:
+    good = lbproxy("check", SMALL)
+    assert (good.returncode, good.stderr) == (0, b"")
+    assert good.stdout.endswith(b": ok: 1 listener, 1 pool, 2 backends\n")
+    wrong = lbproxy("check", bad)
+    assert (wrong.returncode, wrong.stdout) == (1, b"")
+    assert wrong.stderr.count(b"\n") == 3
+    assert lbproxy("chek").returncode == 2
+
+
+def test_the_configuration_from_stdin() -> None:
+    found = lbproxy("check", "-", input=Path(SMALL).read_bytes())
+    assert found.stdout == b"/dev/stdin: ok: 1 listener, 1 pool, 2 backends\n"
+    wrong = lbproxy("check", "-", input=b"listen: x\n")
+    assert wrong.stderr.startswith(b"/dev/stdin:1:1: pools: missing\nlisten: x\n^\n")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        found = lbproxy("schema", stdout=writer, capture_output=False, stderr=subprocess.PIPE)
+    finally:
+        os.close(writer)
+    assert (found.returncode, found.stderr) == (141, b"")
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "wb") as full:
+        found = lbproxy("schema", stdout=full, capture_output=False, stderr=subprocess.PIPE)
+    assert (found.returncode, found.stderr) == (1, b"lbproxy: No space left on device\n")
+
+
+def test_an_interrupt_ends_the_process_without_a_traceback(tmp_path: Path) -> None:
+    """The file is a pipe that nobody writes to, so that `check` waits for as long as it takes."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-m", "lbproxy", "check", str(fifo)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with open(fifo, "wb"):  # returns once the other end is open, which is when `check` has begun to read
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_what_a_terminal_cannot_show_is_escaped() -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    found = lbproxy("explain", "ü", "-c", SMALL, env=environ)
+    assert found.returncode == 0
+    assert b'"\\xfc" (2 bytes)' in found.stdout
+
+
+def test_version_loads_neither_the_event_loop_nor_the_schema() -> None:
+    code = (
+        "import sys; from lbproxy.cli import main; main(['version']); "
+        "print([name for name in ('pydantic', 'yaml', 'asyncio', 'uvloop', 'aiohttp') if name in sys.modules])"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True, timeout=30)
+    assert found.stdout.splitlines()[-1] == b"[]"
+
+
+def test_check_loads_nothing_that_carries_traffic() -> None:
+    code = (
+        f"import sys; from lbproxy.cli import main; main(['check', {SMALL!r}]); "
+        "print([name for name in ('asyncio', 'uvloop', 'aiohttp', 'httptools') if name in sys.modules])"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True, timeout=30)
+    assert found.stdout.splitlines()[-1] == b"[]"
