@@ -110,7 +110,7 @@ def _query(name: bytes) -> KeyFinder:
 def _path_segment(index: int) -> KeyFinder:
     def find(shape: HeaderIndex, values: Sequence[bytes], target: bytes, client: str) -> bytes | None:
         segments = _path(target).split(b"/")
-        return unquote_to_bytes(segments[index + 1]) or None if index + 1 < len(segments) else None
+        return _decoded(segments[index + 1]) or None if index + 1 < len(segments) else None
 
     return find
 
@@ -120,7 +120,11 @@ def _client_ip(shape: HeaderIndex, values: Sequence[bytes], target: bytes, clien
 
 
 def _form_decoded(text: bytes) -> bytes:
-    return unquote_to_bytes(text.replace(b"+", b" "))
+    return _decoded(text.replace(b"+", b" "))
+
+
+def _decoded(text: bytes) -> bytes:
+    return unquote_to_bytes(text) if b"%" in text else text
 
 
 def _path(target: bytes) -> bytes:

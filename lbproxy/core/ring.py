@@ -36,7 +36,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
+from itertools import chain, islice, pairwise, repeat
 from math import isfinite
 from struct import pack
 from typing import Final, final
@@ -51,6 +51,8 @@ Position = Callable[[str, int], int]
 _BUCKET: Final = 4
 # How many tokens per member a walk reads one by one before it asks each missing member for its nearest token instead.
 _PATIENCE: Final = 8
+# Up to so many members, looking through a list is cheaper than keeping a set.
+_FEW: Final = 8
 
 
 def vnode_count(weight: float, vnodes: int) -> int:
@@ -150,7 +152,16 @@ class Ring:
 
     def preference(self, h: int, count: int) -> list[int]:
         """The first `count` members of the walk from `h`, or all when there are fewer."""
-        return [member for member, _ in zip(self.walk(h), range(count), strict=False)]
+        if count > _FEW:
+            return list(islice(self.walk(h), count))
+        found: list[int] = []
+        at = self.locate(h)
+        for member in self.owners[at : at + _PATIENCE * _FEW]:
+            if len(found) == count:
+                return found
+            if member not in found:
+                found.append(member)
+        return list(islice(self.walk(h), count))
 
     def spans(self) -> list[int]:
         """How many positions each member owns. They sum to `size` exactly, or to 0 in an empty ring."""
