@@ -1,126 +1,466 @@
-"""Who serves: the runtime side of a pool and of its backends, and the walk along a key's preference list.
+"""Who serves: the walk along a key's preference list, and the questions that are asked of every backend on it.
 
-The ring never changes while it is read; whether a backend may be asked now is a question put to each member of the
-walk. A `Backend` outlives the snapshots that name it, so what is in flight is known across reloads; a `Pool` belongs
-to one snapshot.
+The ring never changes while it is read. Whether a backend may be asked *now* is another matter, and each reason against
+it is a question of its own on the walk: is it eligible (health, ejection, draining), has it room (the bound, its own
+limit). A key goes to its owner when nothing speaks against that, else to the first backend clockwise of which that is
+true. So there is one preference list for spill, failover and retry, and a key that had to leave knows where it went.
+
+A hot key (`core/hotkeys.py`) is served by the first R backends of its list, each time by the least loaded of them by
+weight that is below its fair share; the seats between the fair share and the bound are for the keys that live there.
+With `mode: spill` R stays 1: the hot key leaves its owner when that is at its fair share. In both modes a cold key is
+treated as if no key were hot.
+
+What is in flight is counted machine-wide: a worker's own count is exact, those of the other workers are read from their
+cells when the question is asked, and only the pool's total is as old as the last refresh.
+
+A `Backend` outlives the snapshots that name it, so what is in flight is known across reloads. A `Pool` belongs to the
+snapshots that agree on it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, final
 
 from lbproxy.core.affinity import KeyFinder, key_finder
-from lbproxy.core.hashing import hash_key
-from lbproxy.core.ledger import FAILOVER, NO_KEY, OWNER
+from lbproxy.core.bound import Bound, Smoothed
+from lbproxy.core.hotkeys import HotKeys, Meter
+from lbproxy.core.ledger import (
+    BACKEND_IN_FLIGHT,
+    CODE_CLASSES,
+    FAILOVER,
+    NO_KEY,
+    OWNER,
+    POOL_IN_FLIGHT,
+    POOL_REQUESTS,
+    SPILL_FULL,
+    SPILL_HOT,
+    Cells,
+)
+from lbproxy.core.recency import Recency
+from lbproxy.core.retry import RetryBudget, RetryPolicy
 from lbproxy.core.ring import Ring, build_ring
-from lbproxy.core.spec import BackendSpec, PoolSpec, UpstreamConnections
+from lbproxy.core.sketch import Table, read_table, write_table
+from lbproxy.core.spec import BackendSpec, Pin, PoolSpec, UpstreamConnections
+
+# What the control plane says of a backend.
+SERVING: Final = 0
+DRAINING: Final = 1  # nothing new, but sessions that are known to be here may stay
+OUT: Final = 2  # down, ejected or not yet known
+
+_NO_LIMIT: Final = 1 << 62
 
 
 @final
 class Backend:
-    """The account of one backend in one worker. `row` is where its cells start.
+    """The account of one backend in one worker. `row` is where its cells start, `member` its number on the ring.
 
     `idle` holds its idle connections, the one used last at the right end; only the data plane looks into it. `keep`
-    says how many of them and for how long, None when the backend is in no pool any more.
-    `served` is the virtual time of the balance for requests without a key: requests served over weight.
+    says how many of them and for how long, None when the backend is in no pool any more. `errors` counts failures in a
+    row. `served` is the virtual time of the balance for requests without a key: requests served over weight.
     """
 
     __slots__ = (
-        "address",
-        "connections",
-        "eligible",
-        "idle",
-        "in_flight",
-        "keep",
-        "name",
-        "row",
-        "served",
-        "spec",
-        "weight",
-    )
+        # for its life
+        "address", "name",
+        # from the configuration and the control plane
+        "eligible", "keep", "limit", "member", "row", "spec", "state", "weight",
+        # the account
+        "connections", "errors", "idle", "in_flight", "served", "tunnels",
+    )  # fmt: skip
 
-    def __init__(self, spec: BackendSpec, row: int) -> None:
+    def __init__(self, spec: BackendSpec, row: int, weight: float) -> None:
         self.name: Final = spec.name
         self.address: Final = spec.address
-        self.spec = spec
-        self.weight = spec.weight
-        self.row = row
+        self.state = SERVING
         self.eligible = True
+        self.member = -1
         self.in_flight = 0
+        self.tunnels = 0
         self.connections = 0
+        self.errors = 0
         self.served = 0.0
         self.idle: deque[object] = deque()
         self.keep: UpstreamConnections | None = None
+        self.take_over(spec, row, weight)
 
-    def take_over(self, spec: BackendSpec, row: int) -> None:
-        """Go on under a new specification of the same name and address."""
+    def take_over(self, spec: BackendSpec, row: int, weight: float) -> None:
+        """Go on under a new specification of the same name and address. `weight` is the effective one."""
         self.spec = spec
-        self.weight = spec.weight
         self.row = row
+        self.weight = weight
+        self.limit = spec.max_in_flight if spec.max_in_flight is not None else _NO_LIMIT
+
+
+@final
+class Account:
+    """A pool's traffic in one worker: what is in flight here and in the other workers, and which keys are hot.
+
+    It outlives snapshots. `cells` is the worker's own slab and `peers` those of the others; `row` and `sketch_row` are
+    where the pool's cells and its table of hottest keys start. `sessions` is the memory of keys seen, when sessions may
+    stay on a draining backend. `waiting` holds the exchanges that wait for a seat; only the data plane looks into it.
+    """
+
+    __slots__ = (
+        "_level", "_others", "_smoothed", "budget", "cells", "hot", "in_flight", "meter", "peers", "row", "sessions",
+        "sketch_row", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
+        self.cells: Final = cells
+        self.peers: Final = peers
+        self.row = row
+        self.sketch_row = sketch_row
+        self.in_flight = 0
+        self.meter: Final = Meter()
+        self.hot: Final = HotKeys()
+        self.sessions: Recency | None = None
+        self.waiting: Final[deque[object]] = deque()
+        self.budget = RetryBudget(0.0, 0)
+        self._smoothed: Final = Smoothed()
+        self._others = 0
+        self._level = 0
+
+    def load(self, backend: Backend) -> int:
+        """What a backend holds machine-wide."""
+        load = backend.in_flight
+        for cells in self.peers:
+            load += cells[backend.row + BACKEND_IN_FLIGHT]
+        return load
+
+    def total_with_one_more(self) -> int:
+        """What the pool holds machine-wide and smoothed, the exchange being placed included."""
+        total = self.in_flight + self._others
+        return (self._level if self._level > total else total) + 1
+
+    def acquire(self, backend: Backend, h: int) -> None:
+        """Take a seat at a backend for key hash `h` (-1: no key)."""
+        backend.in_flight += 1
+        self.in_flight += 1
+        cells = self.cells
+        cells[backend.row + BACKEND_IN_FLIGHT] += 1
+        if self.peers:
+            cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+        if h >= 0:
+            self.meter.acquire(h)
+
+    def release(self, backend: Backend, h: int) -> None:
+        """Give a seat back, exactly once for each `acquire`."""
+        backend.in_flight -= 1
+        self.in_flight -= 1
+        cells = self.cells
+        cells[backend.row + BACKEND_IN_FLIGHT] -= 1
+        if self.peers:
+            cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+        if h >= 0:
+            self.meter.release(h)
+
+    def refresh(self) -> None:
+        """Read how much the other workers hold. Called every few milliseconds."""
+        at = self.row + POOL_IN_FLIGHT
+        self._others = sum([cells[at] for cells in self.peers])
+
+    def held_by_key(self, h: int) -> int:
+        """What a key holds machine-wide: exact here, and as of the last tick elsewhere (hottest keys only)."""
+        held = self.meter.held.get(h, 0)
+        for table in self._tables_of_peers():
+            held += sum([row.held for row in table.rows if row.key == h])
+        return held
+
+    def tick(self, now: float, eligible: int, spec: PoolSpec) -> None:
+        """Smooth the level, measure the keys, and judge which are hot. Called on the coarse timer."""
+        self.refresh()
+        self._level = self._smoothed.update(self.in_flight + self._others, now)
+        self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+        if spec.hot_keys.mode == "off" and spec.hot_keys.max_in_flight is None:
+            self.meter.seen.clear()
+            return
+        table = self.meter.fold(now)
+        write_table(self.cells, self.sketch_row, table)
+        bound = spec.bounded_load
+        self.hot.judge(now, [table, *self._tables_of_peers()], eligible, bound.factor, bound.min_gap)
+
+    def requests(self) -> int:
+        """The running count of requests that this worker has answered, for the retry budget."""
+        return sum([self.cells[self.row + POOL_REQUESTS + code] for code in range(len(CODE_CLASSES))])
+
+    def _tables_of_peers(self) -> list[Table]:
+        tables = [read_table(cells, self.sketch_row) for cells in self.peers]
+        return [table for table in tables if table is not None]
 
 
 @final
 class Pool:
-    """What the data plane reads of a pool. `owners` stands beside `ring.tokens`, with one more at the end to wrap."""
+    """What the data plane reads of a pool. `owners` stands beside `tokens`, with one more at the end to wrap.
 
-    __slots__ = ("backends", "find_key", "name", "owners", "ring", "row", "spec", "tokens")
+    `home` are the backends of the proxy's own zone when the pool prefers them, else all. `reach` says of each hot key
+    over how many backends it is spread.
+    """
 
-    def __init__(self, spec: PoolSpec, row: int, backends: dict[str, Backend], reuse: Ring | None = None) -> None:
+    __slots__ = (
+        # from the configuration
+        "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_spreads", "_tokens",
+        "backends", "find_key", "name", "retry", "ring", "row", "spec",
+        # from the control plane
+        "_bound", "eligible", "is_panicking",
+        # the traffic
+        "_reach", "account",
+    )  # fmt: skip
+
+    ring: Ring
+
+    def __init__(
+        self,
+        spec: PoolSpec,
+        account: Account,
+        backends: dict[str, Backend],
+        previous: Pool | None = None,
+        zone: str = "",
+    ) -> None:
+        """`account` and `backends`, by name and with their effective weights, are those that stay across snapshots.
+        What `previous` had computed is used again."""
         self.name: Final = spec.name
         self.spec: Final = spec
-        self.row: Final = row
+        self.account: Final = account
+        if previous is None or previous.spec.retry != spec.retry:
+            account.budget = RetryBudget(spec.retry.budget, spec.retry.min_budget)
+        self.row: Final = account.row
         self.backends: Final = backends
-        for backend in backends.values():
-            backend.keep = spec.connections
         members = [(backend.name, backend.weight) for backend in backends.values()]
-        self.ring: Final = build_ring(members, spec.vnodes, spec.hash_version, reuse=reuse)
-        by_member = [backends[name] for name in self.ring.names]
-        self.tokens: Final = self.ring.tokens
-        self.owners: Final = [by_member[member] for member in self.ring.owners]
+        self.ring = build_ring(
+            members, spec.vnodes, spec.hash_version, reuse=previous.ring if previous is not None else None
+        )
+        self._by_member: Final = [backends[name] for name in self.ring.names]
+        for member, backend in enumerate(self._by_member):
+            backend.member = member
+            backend.keep = spec.connections
+        self._home_ring: Final = self._ring_of(zone) if spec.prefer_local and zone else None
+        ring = self._home_ring or self.ring
+        self._tokens: Final = ring.tokens
+        self._owners: Final = [backends[ring.names[member]] for member in ring.owners]
         self.find_key: Final[KeyFinder] = key_finder(spec.sticky)
+        self._pins: Final = {pin.key.encode(): pin for pin in spec.pins if not pin.is_prefix}
+        prefixes = sorted((pin for pin in spec.pins if pin.is_prefix), key=lambda pin: -len(pin.key))
+        self._prefixes: Final = tuple([(pin.key.encode(), pin) for pin in prefixes])
+        self.retry: Final = RetryPolicy(spec.retry)
+        self._spreads: Final = spec.hot_keys.mode == "spread"
+        self._reach: Final = account.hot.reach
+        self._bound = Bound([])
+        self.eligible = 0
+        self.is_panicking = False
+        self.adopt({})
 
-    def pick(self, key: bytes) -> tuple[Backend | None, int]:
-        """The backend for a key and how it was decided; None when no backend is eligible."""
-        if not self.owners:
+    def _ring_of(self, zone: str) -> Ring | None:
+        """A ring of the backends of one zone: the very tokens of the whole ring, so every key's first backend on it is
+        the first of that zone on its preference list. None when nobody is there."""
+        members = [(backend.name, backend.weight) for backend in self.backends.values() if backend.spec.zone == zone]
+        if not any(weight for _, weight in members):
+            return None
+        return build_ring(members, self.spec.vnodes, self.spec.hash_version, reuse=self.ring)
+
+    # What the control plane says.
+
+    def adopt(self, states: Mapping[str, int]) -> None:
+        """Take what the control plane says of these backends: SERVING, DRAINING or OUT."""
+        for name, state in states.items():
+            backend = self.backends.get(name)
+            if backend is not None:
+                backend.state = state
+        eligible = [backend for backend in self.backends.values() if backend.state == SERVING]
+        self.is_panicking = not eligible and self.spec.panic == "serve_all"
+        if self.is_panicking:
+            eligible = list(self.backends.values())
+        chosen = set(eligible)
+        for backend in self.backends.values():
+            backend.eligible = backend in chosen
+        self.eligible = len(eligible)
+        bounded = self.spec.bounded_load
+        weights = [backend.weight if backend.eligible else 0.0 for backend in self._by_member]
+        self._bound = Bound(weights, bounded.factor, bounded.min_gap)
+
+    # The choice.
+
+    def pick(self, h: int) -> tuple[Backend | None, int]:
+        """The backend for a key's hash, and how it was decided. None when no backend is eligible (FAILOVER) or none has
+        room (SPILL_FULL)."""
+        owners = self._owners
+        if not owners:
             return None, FAILOVER
-        backend = self.owners[bisect_left(self.tokens, hash_key(key))]
-        if backend.eligible:
-            return backend, OWNER
-        return self.successor(key, ()), FAILOVER
+        owner = owners[bisect_left(self._tokens, h)]
+        if owner.eligible and (not self._reach or h not in self._reach):
+            account = self.account
+            load = account.load(owner)
+            if load < owner.limit and self._bound.has_room(owner.member, load, account.total_with_one_more()):
+                return owner, OWNER
+        return self._look_further(h, owner)
 
-    def owner(self, key: bytes) -> Backend | None:
-        """The backend that owns a key, whether it may be asked or not; None on an empty ring."""
-        return self.owners[bisect_left(self.tokens, hash_key(key))] if self.owners else None
+    def _look_further(self, h: int, owner: Backend) -> tuple[Backend | None, int]:
+        account = self.account
+        if not owner.eligible and owner.state == DRAINING and self.is_known(h) and account.load(owner) < owner.limit:
+            return owner, OWNER
+        if h in self._reach:
+            backend = self._of_hot(h, self._reach[h] if self._spreads else 1)
+            if backend is not None:
+                if not owner.eligible:
+                    return backend, FAILOVER
+                return backend, OWNER if backend is owner else SPILL_HOT
+        total = account.total_with_one_more()
+        is_owner_out = not owner.eligible
+        fallback: Backend | None = None
+        for backend in self.walk(h):
+            if not backend.eligible:
+                continue
+            load = account.load(backend)
+            if load >= backend.limit:
+                continue
+            if self._bound.has_room(backend.member, load, total):
+                return backend, FAILOVER if is_owner_out else OWNER if backend is owner else SPILL_FULL
+            if fallback is None:
+                fallback = backend
+        # With every backend at its bound, which only counts that are a moment old can make seem so, the first one that
+        # is below its own limit has the exchange.
+        if fallback is None and self.eligible:
+            return None, SPILL_FULL
+        return fallback, FAILOVER if is_owner_out else SPILL_FULL
 
-    def preference(self, key: bytes) -> Iterator[Backend]:
-        """The key's preference list: its owner, then the next distinct backends clockwise."""
+    def _of_hot(self, h: int, reach: int) -> Backend | None:
+        """Of the first `reach` eligible backends of a hot key, the least loaded by weight that is below its fair share;
+        if they are all at it, the next one that is below."""
+        account = self.account
+        total = account.total_with_one_more()
+        best: Backend | None = None
+        best_load = 0.0
+        for count, backend in enumerate(self.replicas(h)):
+            if count >= reach and best is not None:
+                break
+            load = account.load(backend)
+            if load >= backend.limit or not self._bound.below_share(backend.member, load, total):
+                continue
+            relative = (load + 1) / backend.weight
+            if best is None or relative < best_load:
+                best, best_load = backend, relative
+            if count >= reach:
+                break
+        return best
+
+    def walk(self, h: int) -> Iterator[Backend]:
+        """The key's preference list: its owner, then the next distinct backends clockwise; those of the proxy's own
+        zone first when the pool prefers them."""
         backends = self.backends
         names = self.ring.names
-        for member in self.ring.walk(hash_key(key)):
-            yield backends[names[member]]
+        home = self._home_ring
+        if home is None:
+            for member in self.ring.walk(h):
+                yield backends[names[member]]
+            return
+        for member in home.walk(h):
+            yield backends[home.names[member]]
+        at_home = set(home.names)
+        for member in self.ring.walk(h):
+            if names[member] not in at_home:
+                yield backends[names[member]]
 
-    def successor(self, key: bytes, tried: Collection[Backend]) -> Backend | None:
-        """The first eligible backend of the preference list that has not been tried; None when there is none."""
-        for backend in self.preference(key):
-            if backend.eligible and backend not in tried:
+    def replicas(self, h: int) -> Iterator[Backend]:
+        """The eligible backends of the preference list, in an order that goes to a new zone each time while there are
+        any: first of every zone the first, then the rest."""
+        zones: set[str] = set()
+        later: list[Backend] = []
+        for backend in self.walk(h):
+            if not backend.eligible:
+                continue
+            zone = backend.spec.zone
+            if zone and zone in zones:
+                later.append(backend)
+            else:
+                zones.add(zone)
+                yield backend
+        yield from later
+
+    def owner(self, h: int) -> Backend | None:
+        """The backend that owns a key's hash, whether it may be asked or not; None on an empty ring."""
+        return self._owners[bisect_left(self._tokens, h)] if self._owners else None
+
+    def successor(self, h: int, tried: Collection[Backend]) -> Backend | None:
+        """Where a failed attempt goes on: the first eligible backend of the list that has not been tried and is below
+        its own limit. It is where the key will live once the failed one is taken out."""
+        account = self.account
+        for backend in self.walk(h):
+            if backend.eligible and backend not in tried and account.load(backend) < backend.limit:
                 return backend
         return None
 
     def least_loaded(self, tried: Collection[Backend] = ()) -> tuple[Backend | None, int]:
         """The backend for a request without a key: the fewest in flight by weight, then the fewest served by weight,
         so that an idle pool is used in proportion too."""
+        account = self.account
         best: Backend | None = None
         best_load = best_served = 0.0
         for backend in self.backends.values():
             weight = backend.weight
             if not backend.eligible or not weight or backend in tried:
                 continue
-            load = backend.in_flight / weight
-            if best is None or load < best_load or (load == best_load and backend.served < best_served):
-                best, best_load, best_served = backend, load, backend.served
+            load = account.load(backend)
+            if load >= backend.limit:
+                continue
+            relative = load / weight
+            if best is None or relative < best_load or (relative == best_load and backend.served < best_served):
+                best, best_load, best_served = backend, relative, backend.served
         if best is not None:
             best.served += 1.0 / best.weight
         return best, NO_KEY
+
+    # Keys that are known.
+
+    def pinned(self, key: bytes) -> Pin | None:
+        """The pin that holds a key, an exact one before the longest prefix."""
+        pin = self._pins.get(key)
+        if pin is None:
+            for prefix, candidate in self._prefixes:
+                if key.startswith(prefix):
+                    return candidate
+        return pin
+
+    @property
+    def has_pins(self) -> bool:
+        return bool(self._pins or self._prefixes)
+
+    def is_known(self, h: int) -> bool:
+        """Whether the key was seen lately, so that its session may stay on a draining backend."""
+        sessions = self.account.sessions
+        return sessions is not None and sessions.has_seen(h)
+
+    def tick(self, now: float) -> None:
+        """Bring the account up to date. Called on the coarse timer."""
+        self.account.tick(now, self.eligible, self.spec)
+        if self.account.sessions is not None:
+            self.account.sessions.tick(now)
+
+    # The explanation.
+
+    def explain(self, h: int) -> list[tuple[Backend, str]]:
+        """The whole preference list, each backend with the reason why it would or would not serve the key now."""
+        account = self.account
+        total = account.total_with_one_more()
+        reach = (self._reach[h] if self._spreads else 1) if h in self._reach else 0
+        hot = [backend for backend, _ in zip(self.replicas(h), range(reach), strict=False)]
+        return [(backend, self._reason(backend, h, total, hot)) for backend in self.walk(h)]
+
+    def _reason(self, backend: Backend, h: int, total: int, hot: list[Backend]) -> str:
+        if not backend.eligible:
+            if backend.state == DRAINING:
+                return "draining, known sessions stay" if self.is_known(h) else "draining"
+            return "not eligible"
+        load = self.account.load(backend)
+        if load >= backend.limit:
+            return f"at its max_in_flight of {backend.limit}"
+        if hot:
+            if backend not in hot:
+                return "not among the backends of this hot key"
+            if not self._bound.below_share(backend.member, load, total):
+                return "hot key: at its fair share"
+            return "hot key: may serve"
+        if not self._bound.has_room(backend.member, load, total):
+            return f"at its bound of {self._bound.slots(backend.member, total)} slots"
+        return "may serve"

@@ -64,8 +64,6 @@ WHEN_CLIENT_LEAVES: Final[Table] = (
     (IGNORE, IGNORE, IGNORE, IGNORE, IGNORE, IGNORE),  # gone
 )
 
-IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"TRACE", b"PUT", b"DELETE"))
-
 
 class Finished(Protocol):
     """What an access log may read of an exchange when it has ended. Times are in microseconds.

@@ -13,6 +13,8 @@ from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from lbproxy.core.sketch import TABLE_CELLS
+
 Cells = MutableSequence[int]
 
 CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
@@ -43,6 +45,10 @@ REJECTIONS: Final = (
     "first_byte_timeout",
     "body_timeout",
     "draining",
+    "queue_full",
+    "queue_timeout",
+    "key_limit",
+    "pin_down",
 )
 # What went wrong between the proxy and a backend.
 UPSTREAM_ERRORS: Final = (
@@ -160,9 +166,9 @@ POOL_UPGRADED: Final = 8
 POOL_REQUEST_BYTES: Final = 9
 POOL_RESPONSE_BYTES: Final = 10
 POOL_REJECTED: Final = 11  # + index into REJECTIONS
-POOL_DECISIONS: Final = POOL_REJECTED + 15  # + decision
-POOL_RETRIES: Final = POOL_DECISIONS + 7  # + index into RETRY_REASONS
-POOL_RETRIES_REFUSED: Final = POOL_RETRIES + 5
+POOL_DECISIONS: Final = POOL_REJECTED + len(REJECTIONS)  # + decision
+POOL_RETRIES: Final = POOL_DECISIONS + len(DECISIONS)  # + index into RETRY_REASONS
+POOL_RETRIES_REFUSED: Final = POOL_RETRIES + len(RETRY_REASONS)  # + index into retry.REFUSALS
 POOL_DURATION: Final = POOL_RETRIES_REFUSED + 4
 POOL_FIRST_BYTE: Final = POOL_DURATION + len(DURATION_BOUNDS) + 2
 POOL_CONNECT: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 2
@@ -204,20 +210,22 @@ POOL_DURATION_SUM: Final = POOL_DURATION + len(DURATION_BOUNDS) + 1
 POOL_FIRST_BYTE_SUM: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 1
 BACKEND_DURATION_SUM: Final = BACKEND_DURATION + len(DURATION_BOUNDS) + 1
 
-RowKind = Literal["worker", "listener", "pool", "backend"]
+RowKind = Literal["worker", "listener", "pool", "backend", "sketch"]
+# A sketch's row is no metric: it holds the table of a pool's hottest keys (`core/sketch.py`) for the other workers.
 TABLES: Final[dict[RowKind, tuple[Column, ...]]] = {
     "worker": WORKER_COLUMNS,
     "listener": LISTENER_COLUMNS,
     "pool": POOL_COLUMNS,
     "backend": BACKEND_COLUMNS,
+    "sketch": (),
 }
-# A row's key: ("worker",), ("listener", name), ("pool", pool) or ("backend", pool, backend).
+# A row's key: ("worker",), ("listener", name), ("pool", pool), ("backend", pool, backend) or ("sketch", pool).
 RowKey = tuple[str, ...]
 
 
 def row_width(kind: RowKind) -> int:
     """Cells in a row of this kind."""
-    return sum(column.width for column in TABLES[kind])
+    return TABLE_CELLS if kind == "sketch" else sum(column.width for column in TABLES[kind])
 
 
 def observe_duration(cells: Cells, start: int, microseconds: int) -> None:

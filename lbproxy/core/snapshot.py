@@ -6,15 +6,15 @@ carried over by pool, name and address; a backend of the same name at a new addr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from xxhash import xxh3_64_hexdigest
 
-from lbproxy.core.balance import Backend, Pool
-from lbproxy.core.ledger import RowKey
-from lbproxy.core.spec import Config, HeaderPolicy, ListenerSpec, Route
+from lbproxy.core.balance import Account, Backend, Pool
+from lbproxy.core.ledger import Cells, RowKey
+from lbproxy.core.spec import Config, HeaderPolicy, ListenerSpec, PoolSpec, Route
 
 _MEMO_LIMIT = 4096
 
@@ -91,23 +91,25 @@ def routing_fingerprint(config: Config, pools: Mapping[str, Pool]) -> str:
 
 
 def build_snapshot(
-    config: Config, generation: int, rows: Mapping[RowKey, int], previous: Snapshot | None = None
+    config: Config,
+    generation: int,
+    rows: Mapping[RowKey, int],
+    previous: Snapshot | None = None,
+    *,
+    cells: Cells | None = None,
+    peers: Sequence[Cells] = (),
+    weights: Mapping[tuple[str, str], float] | None = None,
 ) -> Snapshot:
-    """The snapshot of a configuration. `rows` says where each row of the slab starts; what `previous` knew of backends
-    that stay is carried over, and the tokens it had computed are used again."""
-    pools: dict[str, Pool] = {}
-    for spec in config.pools:
-        old = previous.pools.get(spec.name) if previous is not None else None
-        backends: dict[str, Backend] = {}
-        for backend_spec in spec.backends:
-            row = rows[("backend", spec.name, backend_spec.name)]
-            known = old.backends.get(backend_spec.name) if old is not None else None
-            if known is not None and known.address == backend_spec.address:
-                known.take_over(backend_spec, row)
-                backends[backend_spec.name] = known
-            else:
-                backends[backend_spec.name] = Backend(backend_spec, row)
-        pools[spec.name] = Pool(spec, rows[("pool", spec.name)], backends, old.ring if old is not None else None)
+    """The snapshot of a configuration. `rows` says where each row of the slab starts.
+
+    What `previous` knew of backends that stay is carried over, and a pool in which nothing changed is the same object.
+    `cells` is the worker's slab and `peers` are the other workers'; a process without traffic has none. `weights` are
+    the effective weights, by pool and backend, where they are not the configured ones.
+    """
+    pools = {
+        spec.name: _pool(spec, rows, previous, [] if cells is None else cells, peers, weights or {}, config.zone)
+        for spec in config.pools
+    }
     return Snapshot(
         generation=generation,
         fingerprint=routing_fingerprint(config, pools),
@@ -118,3 +120,37 @@ def build_snapshot(
         headers=config.headers,
         row=rows[("worker",)],
     )
+
+
+def _pool(
+    spec: PoolSpec,
+    rows: Mapping[RowKey, int],
+    previous: Snapshot | None,
+    cells: Cells,
+    peers: Sequence[Cells],
+    weights: Mapping[tuple[str, str], float],
+    zone: str,
+) -> Pool:
+    old = previous.pools.get(spec.name) if previous is not None else None
+    row, sketch_row = rows[("pool", spec.name)], rows[("sketch", spec.name)]
+    if old is None:
+        account = Account(cells, peers, row, sketch_row)
+    else:
+        account = old.account
+        account.row, account.sketch_row = row, sketch_row
+    backends: dict[str, Backend] = {}
+    is_same = old is not None and old.spec == spec and old.row == row
+    for each in spec.backends:
+        backend_row = rows[("backend", spec.name, each.name)]
+        weight = weights.get((spec.name, each.name), each.weight)
+        known = old.backends.get(each.name) if old is not None else None
+        if known is not None and known.address == each.address:
+            is_same = is_same and known.weight == weight and known.row == backend_row
+            known.take_over(each, backend_row, weight)
+            backends[each.name] = known
+        else:
+            is_same = False
+            backends[each.name] = Backend(each, backend_row, weight)
+    if old is not None and is_same:
+        return old
+    return Pool(spec, account, backends, old, zone)

@@ -21,3 +21,5 @@ DUE_CONNECT: Final = 5  # the backend to accept
 DUE_FIRST_BYTE: Final = 6  # the head of the answer
 DUE_UPSTREAM: Final = 7  # more of the answer
 DUE_TUNNEL: Final = 8  # anything on an upgraded connection
+DUE_TRY: Final = 9  # the head of the answer, from this backend
+DUE_SEAT: Final = 10  # a seat, while every backend is full

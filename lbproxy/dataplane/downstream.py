@@ -570,7 +570,7 @@ class Downstream(asyncio.Protocol):
         head, body = _reply_head(status)
         if is_head:
             body = b""
-        extra = b"Retry-After: 1\r\n" if status == 503 else b""
+        extra = b"Retry-After: 1\r\n" if status in (429, 503) else b""
         connection = CLOSE_LINE if not is_kept else b"" if minor else KEEP_ALIVE_LINE
         self.transport.write(b"%b%b%b%b\r\n%b" % (head, self.plane.date_line, extra, connection, body))
         return len(body)

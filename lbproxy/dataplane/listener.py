@@ -11,7 +11,6 @@ from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import (
     BACKEND_ACTIVE,
     BACKEND_IDLE,
-    POOL_IN_FLIGHT,
     WORKER_GENERATION,
     WORKER_LAG,
     Cells,
@@ -24,6 +23,8 @@ from lbproxy.dataplane.downstream import Downstream
 from lbproxy.dataplane.plane import Plane, Trust, monotonic
 
 _BACKLOG: Final = 4096
+# How often the other workers' totals are read.
+REFRESH_S: Final = 0.01
 
 
 @final
@@ -49,7 +50,8 @@ class Listener:
 
 @final
 class DataPlane:
-    """Accepts, relays and accounts. `cells` is the worker's slab, `log` is called once per ended exchange."""
+    """Accepts, relays and accounts. `cells` is the worker's slab, `log` is called once per ended exchange, and
+    `report(pool, backend, reason)` when a backend has failed as often in a row as its pool allows."""
 
     def __init__(
         self,
@@ -57,11 +59,15 @@ class DataPlane:
         snapshot: Snapshot,
         cells: Cells,
         log: Callable[[Finished], None] | None = None,
+        report: Callable[[str, str, str], None] | None = None,
     ) -> None:
-        self._plane: Final = Plane(loop, snapshot, cells, log)
+        self._plane: Final = Plane(loop, snapshot, cells, log, report)
         self._listeners: Final[dict[str, Listener]] = {}
         self._tick_due = monotonic() + TICK
         self._timer = loop.call_later(TICK, self._tick)
+        self._refresher: asyncio.TimerHandle | None = None
+        if any(pool.account.peers for pool in snapshot.pools.values()):
+            self._refresh()
         cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
@@ -134,6 +140,8 @@ class DataPlane:
                 cut += 1
                 connection.cut()
         self._timer.cancel()
+        if self._refresher is not None:
+            self._refresher.cancel()
         await asyncio.sleep(0)  # let the transports close
         return cut
 
@@ -141,19 +149,33 @@ class DataPlane:
         """Downstream connections that are open now."""
         return sum(len(listener.connections) for listener in self._listeners.values())
 
+    def adopt(self, states: Mapping[str, Mapping[str, int]]) -> None:
+        """Take what the control plane says of backends, by pool and name: `balance.SERVING`, `DRAINING` or `OUT`."""
+        plane = self._plane
+        for name, pool in plane.snapshot.pools.items():
+            if name in states:
+                pool.adopt(states[name])
+                plane.seat_is_free(pool)
+
     @staticmethod
-    def _look_after_backends(plane: Plane) -> None:
-        """Expire idle connections, and bring up to date the gauges that need not be exact to the request."""
+    def _look_after_pools(plane: Plane) -> None:
+        """Expire idle connections, measure keys, and bring up to date what need not be exact to the request."""
         cells = plane.cells
         for pool in plane.snapshot.pools.values():
-            in_flight = 0
             for backend in pool.backends.values():
                 if backend.idle:
                     expire_idle(plane, backend)
                 cells[backend.row + BACKEND_IDLE] = len(backend.idle)
                 cells[backend.row + BACKEND_ACTIVE] = backend.connections - len(backend.idle)
-                in_flight += backend.in_flight
-            cells[pool.row + POOL_IN_FLIGHT] = in_flight
+            pool.tick(plane.now)
+            if pool.account.waiting:
+                plane.seat_is_free(pool)
+
+    def _refresh(self) -> None:
+        """Read what the other workers hold, often enough for the bound to hold machine-wide."""
+        for pool in self._plane.snapshot.pools.values():
+            pool.account.refresh()
+        self._refresher = self._plane.loop.call_later(REFRESH_S, self._refresh)
 
     def _tick(self) -> None:
         plane = self._plane
@@ -164,6 +186,6 @@ class DataPlane:
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:
                 connection.pass_deadline()
-        self._look_after_backends(plane)
+        self._look_after_pools(plane)
         self._tick_due = monotonic() + TICK
         self._timer = plane.loop.call_later(TICK, self._tick)

@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable
 from email.utils import formatdate
 from ipaddress import ip_address, ip_network
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, cast, final
 
+from lbproxy.core.balance import Backend, Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
 from lbproxy.core.ledger import Cells
 from lbproxy.core.snapshot import Snapshot
 from lbproxy.core.spec import ListenerSpec
 from lbproxy.dataplane.wire import RequestParser, ResponseParser
+
+if TYPE_CHECKING:
+    from lbproxy.dataplane.relay import Exchange
 
 monotonic: Final = time.monotonic
 
@@ -35,6 +39,7 @@ class Plane:
         "loop",
         "log",
         "now",
+        "report",
         "requests",
         "responses",
         "response_shapes",
@@ -53,7 +58,10 @@ class Plane:
         snapshot: Snapshot,
         cells: Cells,
         log: Callable[[Finished], None] | None,
+        report: Callable[[str, str, str], None] | None = None,
     ) -> None:
+        """`report(pool, backend, reason)` is told when a backend has failed too often in a row."""
+        self.report: Final = report
         self.loop: Final = loop
         self.cells: Final = cells
         self.log: Final = log
@@ -96,6 +104,24 @@ class Plane:
         """A new id: random per worker, then counted (a `uuid4` costs nine times as much)."""
         self._id_count += 1
         return b"%b%08x" % (self._id_prefix, self._id_count)
+
+    def observe_failure(self, pool: Pool, backend: Backend, reason: str) -> None:
+        """A live result that speaks against a backend. What is done about it is decided for all workers together."""
+        backend.errors += 1
+        limit = pool.spec.ejection.consecutive_errors
+        if limit and backend.errors >= limit and self.report is not None:
+            backend.errors = 0
+            self.report(pool.name, backend.name, reason)
+
+    def seat_is_free(self, pool: Pool) -> None:
+        """Let those who wait for a seat have it, in the order in which they came, until all seats are taken again."""
+        waiting = pool.account.waiting
+        current = self.snapshot.pools.get(pool.name, pool)
+        while waiting:
+            exchange = cast("Exchange", waiting.popleft())
+            if not exchange.take_seat(current):
+                waiting.appendleft(exchange)
+                return
 
     def spawn(self, task: asyncio.Task[None]) -> None:
         """Hold a task until it has ended, for the loop alone would let it be collected."""

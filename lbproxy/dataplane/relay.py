@@ -11,7 +11,7 @@ import asyncio
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, final
 
-from lbproxy.core.balance import Backend, Pool
+from lbproxy.core.balance import OUT, Backend, Pool
 from lbproxy.core.exchange import (
     ABANDON,
     BODY,
@@ -22,7 +22,6 @@ from lbproxy.core.exchange import (
     DONE,
     FINISHED,
     GONE,
-    IDEMPOTENT,
     IDLE,
     IMPOSSIBLE,
     NEXT,
@@ -33,6 +32,7 @@ from lbproxy.core.exchange import (
     WHEN_ATTEMPT_FAILS,
     WHEN_CLIENT_LEAVES,
 )
+from lbproxy.core.hashing import hash_key
 from lbproxy.core.headers import (
     CHUNKED,
     CHUNKED_LINE,
@@ -50,7 +50,6 @@ from lbproxy.core.ledger import (
     BACKEND_DURATION,
     BACKEND_DURATION_SUM,
     BACKEND_ERRORS,
-    BACKEND_IN_FLIGHT,
     BACKEND_OWNED,
     BACKEND_REQUESTS,
     BACKEND_SPILLS,
@@ -58,8 +57,8 @@ from lbproxy.core.ledger import (
     DECISIONS,
     DURATION_BOUNDS,
     FAILOVER,
-    NO_KEY,
     OWNER,
+    PINNED,
     POOL_ABORTS,
     POOL_CONNECT,
     POOL_DECISIONS,
@@ -80,13 +79,17 @@ from lbproxy.core.ledger import (
     WORKER_REJECTED,
     observe_duration,
 )
+from lbproxy.core.retry import ALLOWED, ANSWERED, IDEMPOTENT, NO_BUDGET, SENT, UNSENT
+from lbproxy.core.retry import IMPOSSIBLE as NOT_POSSIBLE
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.connections import CONNECT_TIMEOUT, start_connecting, take_idle
 from lbproxy.dataplane.deadlines import (
     DUE_BODY,
     DUE_CONNECT,
     DUE_FIRST_BYTE,
+    DUE_SEAT,
     DUE_SEND,
+    DUE_TRY,
     DUE_TUNNEL,
     DUE_UPSTREAM,
 )
@@ -97,15 +100,17 @@ from lbproxy.dataplane.wire import ResponseParser
 if TYPE_CHECKING:
     from lbproxy.dataplane.downstream import Downstream
 
-# Indexes into ledger.UPSTREAM_ERRORS and ledger.RETRY_REASONS, and columns of retries_refused_total.
+# Indexes into ledger.UPSTREAM_ERRORS and ledger.RETRY_REASONS.
 FIRST_BYTE_TIMEOUT: Final = 6
 IDLE_TIMEOUT: Final = 7
-_RETRY_CONNECT: Final = 0
 _RETRY_STALE: Final = 1
-_RETRY_RESET: Final = 2
-_REFUSED_ATTEMPTS: Final = 0
-_REFUSED_BUFFER: Final = 2
-_REFUSED_METHOD: Final = 3
+_RETRY_STATUS: Final = 3
+_RETRY_TIMEOUT: Final = 4
+# Which of ledger.RETRY_REASONS an error of ledger.UPSTREAM_ERRORS is.
+_RETRY_REASONS: Final = (0, 0, 0, 2, 2, 2, 4, 4)
+
+# Which column of route_spills_total a decision counts into: hot, full or failover.
+_SPILL_COLUMNS: Final = (2, 0, 1, 2, 2, 2, 2)
 
 _NO_SHAPE: Final = RequestShape((), frozenset())
 _WITHOUT_LENGTH: Final = frozenset((b"content-length",))
@@ -137,7 +142,7 @@ class Exchange:
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
-        "attempts", "backend", "connecting", "decision", "owner", "pool", "tried", "up", "upstream",
+        "attempts", "backend", "connecting", "decision", "h", "is_waiting", "owner", "pool", "tried", "up", "upstream",
         # the answer
         "is_close_delimited", "is_rechunked", "status", "upgraded",
         # the account
@@ -189,6 +194,8 @@ class Exchange:
         self.request_bytes = 0
         self.response_bytes = 0
         self.reason = ""
+        self.is_waiting = False
+        self.h = -1
         self.started = self.sent = monotonic()
 
     # What an access log reads.
@@ -217,31 +224,78 @@ class Exchange:
                 self.refuse(404, "no_route")
                 return
         self.pool = pool
-        cells = plane.cells
         key = self.key = pool.find_key(self.shape, self.values, self.path, self.client)
-        if key is not None:
-            backend, decision = pool.pick(key)
-            owner = self.owner = backend if decision == OWNER else pool.owner(key)
-            if owner is not None:
-                cells[owner.row + BACKEND_OWNED] += 1
-        elif pool.spec.sticky.on_missing == "reject":
-            self.refuse(400, "no_key")
+        if key is None:
+            if pool.spec.sticky.on_missing == "reject":
+                self.refuse(400, "no_key")
+            else:
+                self._place(pool)
             return
+        h = self.h = hash_key(key)
+        account = pool.account
+        account.meter.seen.append(h)
+        if account.sessions is not None:
+            account.sessions.mark(h)
+        owner = self.owner = pool.owner(h)
+        if owner is not None:
+            plane.cells[owner.row + BACKEND_OWNED] += 1
+        limit = pool.spec.hot_keys.max_in_flight
+        if limit is not None and account.held_by_key(h) >= limit:
+            self.refuse(429, "key_limit")
+        elif not pool.has_pins or not self._follow_pin(pool, key):
+            self._place(pool)
+
+    def _place(self, pool: Pool) -> None:
+        """Choose a backend and make the first attempt; wait when all are full."""
+        h = self.h
+        backend, decision = pool.pick(h) if h >= 0 else pool.least_loaded()
+        if backend is not None:
+            self.decision = decision
+            self._attempt(backend)
+        elif pool.eligible:
+            self._wait(pool)
         else:
-            backend, decision = pool.least_loaded()
-        if backend is None:
             self.refuse(503, "no_backend")
+
+    def _follow_pin(self, pool: Pool, key: bytes) -> bool:
+        """Go where a pin says. False when there is none, or its backend is down and the ring may decide."""
+        pin = pool.pinned(key)
+        backend = pool.backends.get(pin.backend) if pin is not None else None
+        if pin is None or backend is None:
+            return False
+        if backend.state != OUT and pool.account.load(backend) < backend.limit:
+            self.decision = PINNED
+            self._attempt(backend)
+            return True
+        if pin.on_down == "reject":
+            self.refuse(503, "pin_down")
+            return True
+        return False
+
+    def _wait(self, pool: Pool) -> None:
+        """Every eligible backend is full: wait for a seat, within bounds."""
+        waiting = pool.account.waiting
+        if len(waiting) >= pool.spec.queue.size:
+            self.refuse(503, "queue_full")
             return
-        self.decision = decision
-        self._attempt(backend)
+        self.is_waiting = True
+        waiting.append(self)
+        self.downstream.set_deadline(pool.spec.queue.timeout, DUE_SEAT)
+
+    def _leave_queue(self) -> None:
+        pool = self.pool
+        if self.is_waiting and pool is not None:
+            self.is_waiting = False
+            pool.account.waiting.remove(self)
 
     def _attempt(self, backend: Backend) -> None:
         """Take a seat and send, on an idle connection or a new one."""
         plane = self.plane
+        pool = self.pool
+        assert pool is not None
         self.backend = backend
         self.attempts += 1
-        backend.in_flight += 1
-        plane.cells[backend.row + BACKEND_IN_FLIGHT] += 1
+        pool.account.acquire(backend, self.h)
         if backend.idle:
             is_careful = self.down != DONE or self.method not in IDEMPOTENT
             upstream = take_idle(plane, backend, is_careful)
@@ -285,11 +339,18 @@ class Exchange:
         if downstream.write_paused:
             upstream.pause_reading()
         if self.down == DONE:
-            pool = self.pool
-            assert pool is not None
-            downstream.set_deadline(pool.spec.timeout.first_byte, DUE_FIRST_BYTE)
+            self._await_first_byte()
         else:
             downstream.set_deadline(downstream.listener.spec.timeouts.body_idle, DUE_BODY)
+
+    def _await_first_byte(self) -> None:
+        pool = self.pool
+        assert pool is not None
+        spec = pool.spec
+        if spec.retry.per_try is None:
+            self.downstream.set_deadline(spec.timeout.first_byte, DUE_FIRST_BYTE)
+        else:
+            self.downstream.set_deadline(min(spec.retry.per_try, spec.timeout.first_byte), DUE_TRY)
 
     # The request's body.
 
@@ -304,9 +365,7 @@ class Exchange:
         if self.is_chunked:
             self._forward(b"0\r\n%b\r\n" % trailer_lines(trailers))
         if self.up == SENDING:
-            pool = self.pool
-            assert pool is not None
-            self.downstream.set_deadline(pool.spec.timeout.first_byte, DUE_FIRST_BYTE)
+            self._await_first_byte()
 
     def _forward(self, framed: bytes) -> None:
         up = self.up
@@ -365,10 +424,18 @@ class Exchange:
         """The final head of the answer has come, with the first octets of its body, perhaps all of them."""
         plane = self.plane
         downstream = self.downstream
+        status = parser.status
+        if status >= 500:
+            if self._is_failure(status):
+                return
+        else:
+            backend = self.backend
+            if backend is not None and backend.errors:
+                backend.errors = 0
         now = monotonic()
         self.first_byte_us = int((now - self.sent) * 1e6)
         self.up = RESPONDING
-        status = self.status = parser.status
+        self.status = status
         values = parser.values
         without = connection.named
         if shape.content_length >= 0:
@@ -408,6 +475,29 @@ class Exchange:
             self._finish(now, True)
         else:
             self._wait_for_more()
+
+    def _is_failure(self, status: int) -> bool:
+        """Take note of an answer that speaks against the backend. True when another backend is asked instead."""
+        pool, backend = self.pool, self.backend
+        assert pool is not None
+        assert backend is not None
+        self.plane.observe_failure(pool, backend, "status")
+        if status not in pool.spec.retry.statuses:
+            return False
+        verdict = pool.retry.verdict(ANSWERED, self.method, self.attempts, self.is_repeatable, status)
+        if verdict != ALLOWED:
+            if verdict >= 0:
+                self._count_refused(verdict)
+            return False
+        following = self._following(backend, ANSWERED)
+        if following is None:
+            return False
+        self.plane.cells[backend.row + BACKEND_REQUESTS + 4] += 1
+        self._drop_upstream()
+        self._leave_seat()
+        self._count_retry(_RETRY_STATUS)
+        self._attempt(following)
+        return True
 
     def response_data(self, data: bytes) -> None:
         """Octets of the answer's body, without framing."""
@@ -558,57 +648,76 @@ class Exchange:
             return
         if action not in (NEXT, REPEAT, CUT):
             return
-        may_repeat = action == NEXT or (action == REPEAT and self._may_repeat(error))
         was_stale = upstream is not None and upstream.reused and error in (RESET, CLOSED_EARLY)
+        has_received = upstream is not None and upstream.has_received
         self._drop_upstream()
         self._leave_seat()
-        if action == REPEAT and may_repeat and was_stale:
+        if action == CUT:
+            self.reason = UPSTREAM_ERRORS[error]
+            self._blame(backend, error)
+            self._cut()
+            return
+        phase = UNSENT if action == NEXT else SENT
+        if has_received or error == FIRST_BYTE_TIMEOUT:
+            verdict = NOT_POSSIBLE
+        else:
+            pool = self.pool
+            assert pool is not None
+            attempts = self.attempts - 1 if was_stale else self.attempts
+            verdict = pool.retry.verdict(phase, self.method, attempts, self.is_repeatable)
+        if was_stale and verdict == ALLOWED:
+            # An idle connection had been closed while we took it up: the same backend again, on a new one.
+            self.attempts -= 1
             self._count_retry(_RETRY_STALE)
             self._attempt_afresh(backend)
             return
-        self.plane.cells[backend.row + BACKEND_ERRORS + error] += 1
-        if action == CUT:
-            self.reason = UPSTREAM_ERRORS[error]
-            self._cut()
-        elif may_repeat:
-            self._try_next(backend, error, _RETRY_CONNECT if action == NEXT else _RETRY_RESET)
-        else:
-            self._give_up(error)
+        self._blame(backend, error)
+        if verdict == ALLOWED:
+            self._try_next(backend, error, phase, _RETRY_REASONS[error])
+            return
+        if verdict >= 0:
+            self._count_refused(verdict)
+        self._give_up(error)
 
-    def _may_repeat(self, error: int) -> bool:
-        """Whether a request that was sent may be sent again: nothing came back, it is idempotent, and all is kept."""
-        if error not in (RESET, CLOSED_EARLY) or (self.upstream is not None and self.upstream.has_received):
-            return False
-        if self.method not in IDEMPOTENT:
-            self._count_refused(_REFUSED_METHOD)
-            return False
-        if not self.is_repeatable:
-            self._count_refused(_REFUSED_BUFFER)
-            return False
-        return True
+    def _blame(self, backend: Backend, error: int) -> None:
+        """The backend failed, and not the client."""
+        self.plane.cells[backend.row + BACKEND_ERRORS + error] += 1
+        pool = self.pool
+        assert pool is not None
+        self.plane.observe_failure(pool, backend, UPSTREAM_ERRORS[error])
 
     def _attempt_afresh(self, backend: Backend) -> None:
-        """Once more the same backend, on a new connection: an idle one had been closed while we took it up."""
-        backend.in_flight += 1
-        self.plane.cells[backend.row + BACKEND_IN_FLIGHT] += 1
+        pool = self.pool
+        assert pool is not None
+        self.attempts += 1
+        pool.account.acquire(backend, self.h)
         self._connect(backend)
 
-    def _try_next(self, failed: Backend, error: int, retry_reason: int) -> None:
+    def _try_next(self, failed: Backend, error: int, phase: int, reason: int) -> None:
+        """Go on with the next backend of the preference list, if there is one and the budget allows it."""
+        following = self._following(failed, phase)
+        if following is None:
+            self._give_up(error)
+        else:
+            self._count_retry(reason)
+            self._attempt(following)
+
+    def _following(self, failed: Backend, phase: int) -> Backend | None:
         pool = self.pool
         assert pool is not None
         self.tried.append(failed)
-        if self.attempts >= pool.spec.retry.attempts:
-            self._count_refused(_REFUSED_ATTEMPTS)
-            self._give_up(error)
-            return
-        following = pool.successor(self.key, self.tried) if self.key is not None else pool.least_loaded(self.tried)[0]
+        h = self.h
+        following = pool.successor(h, self.tried) if h >= 0 else pool.least_loaded(self.tried)[0]
         if following is None:
-            self._give_up(error)
-            return
+            return None
+        if pool.retry.is_charged(phase):
+            account = pool.account
+            if not account.budget.spend(self.plane.now, account.requests(), account.in_flight):
+                self._count_refused(NO_BUDGET)
+                return None
         if self.decision == OWNER:
             self.decision = FAILOVER
-        self._count_retry(retry_reason)
-        self._attempt(following)
+        return following
 
     def _count_retry(self, reason: int) -> None:
         pool = self.pool
@@ -648,8 +757,24 @@ class Exchange:
         else:
             self.downstream.close()
 
+    def take_seat(self, pool: Pool) -> bool:
+        """A seat may have become free: try again. False when all are still full."""
+        h = self.h
+        backend, decision = pool.pick(h) if h >= 0 else pool.least_loaded()
+        if backend is None and pool.eligible:
+            return False
+        self.is_waiting = False
+        self.pool = pool
+        if backend is None:
+            self.refuse(503, "no_backend")
+        else:
+            self.decision = decision
+            self._attempt(backend)
+        return True
+
     def client_left(self) -> None:
         """The downstream connection is gone."""
+        self._leave_queue()
         action = WHEN_CLIENT_LEAVES[self.down][self.up]
         if action == IMPOSSIBLE:
             raise AssertionError(f"a client left in {self.down}, {self.up}")
@@ -675,6 +800,11 @@ class Exchange:
             self.attempt_failed(FIRST_BYTE_TIMEOUT)
         elif due == DUE_UPSTREAM:
             self.attempt_failed(IDLE_TIMEOUT)
+        elif due == DUE_TRY:
+            self._try_elsewhere()
+        elif due == DUE_SEAT:
+            self._leave_queue()
+            self.refuse(503, "queue_timeout")
         elif due == DUE_TUNNEL:
             self.tunnel_broken()
         elif due == DUE_BODY:
@@ -684,6 +814,27 @@ class Exchange:
         else:
             return False
         return True
+
+    def _try_elsewhere(self) -> None:
+        """The time for one try is over: another backend, if the request may be repeated, else wait on."""
+        pool, backend = self.pool, self.backend
+        assert pool is not None
+        assert backend is not None
+        upstream = self.upstream
+        has_received = upstream is not None and upstream.has_received
+        verdict = pool.retry.verdict(SENT, self.method, self.attempts, self.is_repeatable)
+        following = self._following(backend, SENT) if verdict == ALLOWED and not has_received else None
+        if following is None:
+            if verdict >= 0:
+                self._count_refused(verdict)
+            waited = monotonic() - self.started
+            self.downstream.set_deadline(max(0.0, pool.spec.timeout.first_byte - waited), DUE_FIRST_BYTE)
+            return
+        self._drop_upstream()
+        self._leave_seat()
+        self._blame(backend, FIRST_BYTE_TIMEOUT)
+        self._count_retry(_RETRY_TIMEOUT)
+        self._attempt(following)
 
     def _client_stalled(self, status: int, reason: str) -> None:
         """The client sends or takes no more. The backend is not to blame."""
@@ -718,19 +869,23 @@ class Exchange:
         """The backend holds this exchange no longer. `up` is SENDING or RESPONDING or CONNECTING until here."""
         backend = self.backend
         if backend is not None and CONNECTING <= self.up <= RESPONDING:
-            backend.in_flight -= 1
-            self.plane.cells[backend.row + BACKEND_IN_FLIGHT] -= 1
+            pool = self.pool
+            assert pool is not None
             self.up = BROKEN
+            account = pool.account
+            account.release(backend, self.h)
+            if account.waiting:
+                self.plane.seat_is_free(pool)
 
     def _finish(self, now: float, is_answered: bool) -> None:
         """The answer has been handed over completely: settle, free the upstream connection, go on with the client."""
         upstream = self.upstream
-        if self.up <= RESPONDING:
-            self._leave_seat()
-        self.up = FINISHED
         if upstream is not None:
             self.upstream = None
             upstream.release(is_answered and self.down == DONE)
+        if self.up <= RESPONDING:
+            self._leave_seat()
+        self.up = FINISHED
         self._settle(now)
         self.downstream.answered(self.keep_alive)
 
@@ -771,8 +926,8 @@ class Exchange:
             if self.first_byte_us >= 0 and backend is not None:
                 cells[backend.row + BACKEND_REQUESTS + code] += 1
                 owner = self.owner
-                if owner is not backend and owner is not None and self.decision != NO_KEY:
-                    cells[owner.row + BACKEND_SPILLS + 2] += 1
+                if owner is not backend and owner is not None:
+                    cells[owner.row + BACKEND_SPILLS + _SPILL_COLUMNS[self.decision]] += 1
                     cells[backend.row + BACKEND_SPILLS_RECEIVED] += 1
         if self.held:
             self.held.clear()

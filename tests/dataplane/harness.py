@@ -47,6 +47,7 @@ def lay_out(config: Config) -> tuple[dict[RowKey, int], int]:
         add(("pool", pool.name), "pool")
         for backend in pool.backends:
             add(("backend", pool.name, backend.name), "backend")
+        add(("sketch", pool.name), "sketch")
     return rows, end
 
 
@@ -142,6 +143,7 @@ async def running(
     limits: Limits | None = None,
     timeouts: ListenerTimeouts | None = None,
     trusted: tuple[str, ...] = (),
+    report: Callable[[str, str, str], None] | None = None,
 ) -> AsyncIterator[Plane]:
     """A data plane with one listener "l" and these pools."""
     listener = ListenerSpec(
@@ -156,9 +158,10 @@ async def running(
     holder: list[Plane] = []
     plane = DataPlane(
         asyncio.get_running_loop(),
-        build_snapshot(config, 1, rows),
+        build_snapshot(config, 1, rows, cells=cells),
         cells,
         lambda exchange: holder[0].keep(exchange),
+        report,
     )
     holder.append(Plane(plane, config, rows, cells, sock.getsockname()[1]))
     await plane.start({"l": sock})

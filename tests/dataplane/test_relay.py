@@ -8,7 +8,19 @@ from dataclasses import replace
 import pytest
 
 from lbproxy.core import ledger
-from lbproxy.core.spec import Limits, ListenerTimeouts, PoolTimeouts, Retry, Route, Sticky
+from lbproxy.core.balance import OUT, SERVING
+from lbproxy.core.spec import (
+    Ejection,
+    HotKeys,
+    Limits,
+    ListenerTimeouts,
+    Pin,
+    PoolTimeouts,
+    Queue,
+    Retry,
+    Route,
+    Sticky,
+)
 from tests.dataplane.harness import (
     PATIENCE_S,
     answer,
@@ -687,3 +699,153 @@ async def test_draining_lets_what_runs_end() -> None:
         assert await draining == 0
         writer.close()
         idle_writer.close()
+
+
+async def test_what_is_full_waits_and_is_served_in_order_or_told_when_to_come_back() -> None:
+    gate = asyncio.Semaphore(0)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_head(reader)
+            await gate.acquire()
+            writer.write(answer())
+            await writer.drain()
+
+    async with backend(talk) as b0:
+        pool = pool_of(b0.port)
+        one_seat = replace(pool.backends[0], max_in_flight=1)
+        async with running(replace(pool, backends=(one_seat,), queue=Queue(size=2, timeout=0.3))) as proxy:
+            first = asyncio.create_task(proxy.ask(request("GET", "/1")))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            second = asyncio.create_task(proxy.ask(request("GET", "/2")))
+            account = proxy.plane._plane.snapshot.pools["p"].account
+            await proxy.settled(lambda: len(account.waiting) == 1)
+            third = asyncio.create_task(proxy.ask(request("GET", "/3")))
+            await proxy.settled(lambda: len(account.waiting) == 2)
+            refused = await proxy.ask(request("GET", "/4"))
+            assert parts(refused)[0] == 503
+            assert b"Retry-After: 1" in refused
+            assert proxy.lines[-1].reason == "queue_full"
+            gate.release()
+            assert parts(await first)[0] == 200
+            assert parts(await third)[0] == 503  # its time in the queue was over
+            assert proxy.lines[-1].reason == "queue_timeout"
+            assert not account.waiting
+            gate.release()
+            assert parts(await second)[0] == 200
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
+
+
+async def test_states_from_the_control_plane_decide_who_is_asked() -> None:
+    async with (
+        backend(answering(answer(b"0"))) as b0,
+        backend(answering(answer(b"1"))) as b1,
+        running(pool_of(b0.port, b1.port)) as proxy,
+    ):
+
+        async def served() -> list[bytes]:
+            return [parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] for n in range(20)]
+
+        before = await served()
+        assert set(before) == {b"0", b"1"}
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        assert set(await served()) == {b"1"}
+        assert proxy.pool_cell(ledger.POOL_DECISIONS + ledger.FAILOVER) == before.count(b"0")
+        assert proxy.backend_cell("b0", ledger.BACKEND_SPILLS + 2) == before.count(b"0")
+        assert proxy.backend_cell("b1", ledger.BACKEND_SPILLS_RECEIVED) == before.count(b"0")
+        proxy.plane.adopt({"p": {"b1": OUT}})
+        assert parts(await proxy.ask(request()))[0] == 503
+        assert proxy.lines[-1].reason == "no_backend"
+        proxy.plane.adopt({"p": {"b0": SERVING, "b1": SERVING}})
+        assert await served() == before
+
+
+async def test_failures_in_a_row_are_reported_and_a_success_ends_the_row() -> None:
+    bad, good = answer(b"", "500 Internal Server Error"), answer()
+    reports: list[tuple[str, str, str]] = []
+    async with (
+        backend(answering(bad, bad, good, bad, bad, bad, good)) as b0,
+        running(
+            replace(pool_of(b0.port), ejection=Ejection(consecutive_errors=3)),
+            report=lambda *facts: reports.append(facts),
+        ) as proxy,
+    ):
+        reader, writer = await proxy.connect()
+        for n in range(7):
+            writer.write(request(close=False))
+            head = await read_head(reader)
+            if b"200" in head:
+                await reader.readexactly(2)
+            assert len(reports) == (1 if n >= 5 else 0)
+        writer.close()
+    assert reports == [("p", "b0", "status")]
+
+
+async def test_retries_on_configured_statuses_and_on_a_try_that_takes_too_long() -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    bad = answer(b"bad", "503 Service Unavailable")
+    async with (
+        backend(answering(bad)) as b0,
+        backend(answering(answer(b"good"))) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(503,)))) as proxy,
+    ):
+        for n in range(20):
+            assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == b"good"
+        assert proxy.pool_cell(ledger.POOL_RETRIES + 3) > 0
+        posts = {parts(await proxy.ask(request("POST", "/", b"X-User-ID: u%d\r\n" % n)))[0] for n in range(20)}
+        assert posts == {200, 503}
+    async with (
+        backend(slow) as b0,
+        backend(answering(answer(b"good"))) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(per_try=0.1))) as proxy,
+    ):
+        got = await asyncio.gather(*(proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)) for n in range(20)))
+        assert {parts(response)[2] for response in got} == {b"good"}
+        assert proxy.pool_cell(ledger.POOL_RETRIES + 4) > 0
+
+
+async def test_the_retry_budget_says_when_it_refuses() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+
+    async with (
+        backend(talk) as b0,
+        backend(talk) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(budget=0.0, min_budget=2))) as proxy,
+    ):
+        for _ in range(4):
+            assert parts(await proxy.ask(request()))[0] == 502
+        assert proxy.pool_cell(ledger.POOL_RETRIES + 2) == 2
+        assert proxy.pool_cell(ledger.POOL_RETRIES_REFUSED + 1) == 2
+
+
+async def test_pins_and_the_limit_of_one_key() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with (
+        backend(answering(answer(b"0"))) as b0,
+        backend(answering(answer(b"1"))) as b1,
+        running(
+            replace(
+                pool_of(b0.port, b1.port),
+                pins=(Pin("vip", "b1"), Pin("eu-", "b0", is_prefix=True, on_down="reject")),
+            )
+        ) as proxy,
+    ):
+        for key, body in ((b"vip", b"1"), (b"eu-1", b"0"), (b"eu-2", b"0")):
+            assert parts(await proxy.ask(request().replace(b"kim", key)))[2] == body
+        assert {line.decision for line in proxy.lines} == {"pinned"}
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        assert parts(await proxy.ask(request().replace(b"kim", b"eu-1")))[0] == 503
+        assert proxy.lines[-1].reason == "pin_down"
+    async with backend(silent) as b0, running(replace(pool_of(b0.port), hot_keys=HotKeys(max_in_flight=2))) as proxy:
+        waiting = [asyncio.create_task(proxy.ask(request())) for _ in range(2)]
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 2)
+        refused = await proxy.ask(request())
+        assert parts(refused)[0] == 429
+        assert b"Retry-After" in refused
+        for task in waiting:
+            task.cancel()

@@ -1,0 +1,48 @@
+"""The memory of keys seen: known within the window, forgotten after it, never mistaken after the stamps come round."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbproxy.core.recency import SLOTS, Recency
+
+HASHES = st.integers(0, 2**64 - 1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(HASHES, min_size=1, max_size=20, unique_by=lambda h: h % SLOTS), st.floats(0, 1e6))
+def test_a_key_is_known_for_the_window_and_not_much_longer(hashes: list[int], start: float) -> None:
+    window = 1800.0
+    recency = Recency(bytearray(SLOTS), window, start)
+    for h in hashes:
+        assert not recency.has_seen(h)
+        recency.mark(h)
+    recency.tick(start + window * 0.98)
+    assert all(recency.has_seen(h) for h in hashes)
+    recency.tick(start + window * 1.03)
+    assert not any(recency.has_seen(h) for h in hashes)
+
+
+def test_old_marks_are_swept_before_their_stamps_come_round() -> None:
+    table = bytearray(SLOTS)
+    recency = Recency(table, 100.0, 0.0)
+    for h in range(0, SLOTS, 9973):
+        recency.mark(h)
+    now = 0.0
+    while now < 180.0:  # a tick a second is enough: 64 slices
+        now += 1.0
+        recency.tick(now)
+    assert not any(table)
+    for _ in range(1000):
+        now += 1.0
+        recency.tick(now)
+        assert not recency.has_seen(0)
+
+
+def test_workers_share_what_they_know() -> None:
+    table = bytearray(SLOTS)
+    here, there = Recency(table, 60.0, 5.0), Recency(table, 60.0, 5.0)
+    here.mark(42)
+    assert there.has_seen(42)
+    assert not there.has_seen(43)
