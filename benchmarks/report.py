@@ -138,8 +138,14 @@ def goal_table(results: Results) -> Table | None:
 
 def failure_table(results: Results) -> Table | None:
     """Loads without figures, and why; None when there are none."""
-    rows = tuple((failure.splitlines()[0],) for failure in results.failures)
+    rows = tuple((_first_and_last(failure),) for failure in results.failures)
     return Table("FAILED", ("what",), rows) if rows else None
+
+
+def _first_and_last(text: str) -> str:
+    """Of a failure, what failed and the last words of the program's log."""
+    lines = text.splitlines()
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
 
 
 def tables(results: Results) -> list[Table]:

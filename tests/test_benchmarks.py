@@ -94,9 +94,9 @@ def test_every_goal_names_a_load_or_check_that_exists() -> None:
 
 
 def test_tables_show_failures_first_and_unmet_goals() -> None:
-    results = Results({"small": result("small", lbproxy=30.0, nginx=60.0)}, {}, ("close: nginx: refused\nlog",))
+    results = Results({"small": result("small", lbproxy=30.0, nginx=60.0)}, {}, ("close: nginx: refused\nlog\nlast",))
     texts = [table.text() for table in tables(results)]
-    assert texts[0].splitlines() == ["FAILED", "what", "close: nginx: refused"]
+    assert texts[0].splitlines() == ["FAILED", "what", "close: nginx: refused last"]
     goals = goal_table(results)
     assert goals is not None
     assert ("small keyed GETs: requests/s, of nginx", "at least 0.55", "0.50", "NO") in goals.rows
