@@ -86,7 +86,8 @@ def test_the_example_of_the_design() -> None:
         """)
     )
     [pool] = found.pools
-    assert (pool.bounded_load, pool.hot_keys, pool.ejection) == (spec.BoundedLoad(), spec.HotKeys(), spec.Ejection())
+    assert pool.bounded_load == spec.BoundedLoad(min_gap=4)
+    assert (pool.hot_keys, pool.ejection) == (spec.HotKeys(), spec.Ejection())
     assert (pool.retry, pool.timeout) == (spec.Retry(), spec.PoolTimeouts())
     assert pool.health == replace(spec.Health(), kind="http")
 
@@ -167,6 +168,42 @@ def test_what_is_switched_off_is_off() -> None:
     assert found.pools[0].hot_keys.mode == "off"
     assert found.admin.listen is None
     assert (found.headers.via, found.log.access.path) == ("", "")
+
+
+def test_moves_pins_zones_and_queues() -> None:
+    found = loads(
+        dedent("""\
+        listen: 127.0.0.1:1
+        zone: a
+        pools:
+          web:
+            zone: prefer_local
+            panic: serve_all
+            slow_start: 30s
+            session_drain: 30m
+            pace: 6%/min
+            on_move: pin
+            queue: {size: 0, timeout: 2s}
+            pins:
+              - {key: alice, backend: b1}
+              - {prefix: "t-", backend: b1, on_down: reject}
+            sticky:
+              affinity: {cookie: sid, secret: 0123456789abcdef, max_age: 1h, secure: true, same_site: None}
+            health: {hold: 0, longest_hold: 0s, forgive: 5m}
+            bounded_load: {min_gap: 0, tunnel_weight: 0.5}
+            backends: [{name: b1, url: http://a}]
+        """)
+    )
+    [pool] = found.pools
+    assert found.zone == "a"
+    assert (pool.prefer_local, pool.panic, pool.on_move) == (True, "serve_all", "pin")
+    assert (pool.slow_start, pool.session_drain, pool.pace) == (30.0, 1800.0, 0.001)
+    assert pool.queue == spec.Queue(0, 2.0)
+    assert pool.pins == (spec.Pin("alice", "b1"), spec.Pin("t-", "b1", is_prefix=True, on_down="reject"))
+    assert pool.sticky.keys == (KeySource("header", "X-User-ID"),)
+    assert pool.sticky.cookie == spec.AffinityCookie("sid", "0123456789abcdef", 3600.0, secure=True, same_site="None")
+    assert (pool.health.hold, pool.health.longest_hold, pool.health.forgive) == (0.0, 0.0, 300.0)
+    assert pool.bounded_load == spec.BoundedLoad(min_gap=0, tunnel_weight=0.5)
 
 
 # And back

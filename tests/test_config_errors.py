@@ -119,6 +119,15 @@ FIELDS = [
     ),
     (pool("retry: {budget: 0.2}"), "f:3:19: pools.web.retry.budget", '"0.2" has no %, did you mean 20%?'),
     (pool("retry: {budget: 120%}"), "f:3:19: pools.web.retry.budget", '"120%" is more than 100%'),
+    (pool("slow_start: 30"), "f:3:15: pools.web.slow_start", '"30" has no unit (ms, s, m, h), did you mean 30s?'),
+    (pool("pace: 5%"), "f:3:9: pools.web.pace", '"5%" is not a pace such as 5%/min, did you mean 5%/min?'),
+    (pool("pace: 0%/h"), "f:3:9: pools.web.pace", '"0%/h" would never move anything'),
+    (pool("sticky: {affinity: cookie}"), "f:3:22: pools.web.sticky.affinity.secret", "missing"),
+    (
+        pool("sticky: {affinity: {secret: hunter2}}"),
+        "f:3:31: pools.web.sticky.affinity.secret",
+        "a secret is 16 printable characters or more",
+    ),
     # numbers and truth
     (pool("health: {rise: 0}"), "f:3:18: pools.web.health.rise", "must be at least 1"),
     (pool("health: {fall: 1.5}"), "f:3:18: pools.web.health.fall", '"1.5" is not a whole number'),
@@ -289,6 +298,27 @@ ACROSS = [
     ),
     (pool("ejection: {base: 1h}"), "f:3:20: pools.web.ejection.base: 1h is longer than max, which is 5m"),
     (
+        pool("zone: prefer_local"),
+        "f:3:9: pools.web.zone: needs to know where this proxy runs: set `zone` at the top",
+    ),
+    (
+        pool("pins: [{key: a, backend: 'a:81'}]"),
+        "f:3:28: pools.web.pins[0].backend: the pool has no backend a:81, did you mean a:80?",
+    ),
+    (
+        pool("pins: [{key: a, prefix: b, backend: 'a:80'}]"),
+        "f:3:10: pools.web.pins[0]: needs exactly one of key and prefix",
+    ),
+    (
+        pool("pins: [{key: a, backend: 'a:80'}, {key: a, backend: 'a:80'}]"),
+        "f:3:37: pools.web.pins[1]: pins what pins[0] has already pinned",
+    ),
+    (
+        pool("sticky: {affinity: {secret: 0123456789abcdef, same_site: None}}"),
+        "f:3:60: pools.web.sticky.affinity.same_site: "
+        "browsers drop a cookie that is SameSite=None without `secure: true`",
+    ),
+    (
         "listen: 127.0.0.1:1\npools:\n  a: {backends: [{url: http://a}]}\n  b: {backends: [{url: http://a}]}",
         "f:4:3: pools.b: has no match, and pool a already takes all that is left",
     ),
@@ -312,11 +342,26 @@ def test_several_fields(text: str, line: str) -> None:
 YAML = [
     ("", "f: is empty"),
     ("# nothing but a comment\n", "f: is empty"),
-    ("a: [1, 2", "f:1:9: expected ',' or ']', but got '<stream end>', while parsing a flow sequence"),
-    ("a: b: c", "f:1:5: mapping values are not allowed here"),
+    ("a: [1, 2", "f:1:4: this [ is not closed"),
+    ("a: {1: 2\n", "f:1:4: this { is not closed"),
+    ('a: "b\nc: d\n', "f:1:4: this quote is not closed"),
+    ("a: [b, c: d: e]", "f:1:12: a comma or the closing ] is missing before this, or quotes around it"),
+    ("a: }", "f:1:4: this bracket closes nothing, or stands where a value must"),
+    ("a: @b", "f:1:4: a value that begins with @ needs quotes"),
+    ("a: *:80", "f:1:4: a value that begins with * needs quotes"),
+    ("a: &:80", "f:1:4: a value that begins with & needs quotes"),
+    ("listen: [::1]:80", "f:1:9: an IPv6 address in brackets needs quotes"),
+    ("a: {b: http://[::1]:80}", "f:1:8: an IPv6 address in brackets needs quotes"),
+    ("a:\n  b: 1\n c: 2", "f:3:2: the indentation of this line does not fit the lines above"),
+    ("a: 'b' c", "f:1:8: this follows a value that has already ended"),
+    ("a:\n b\nc", "f:3:1: this line has no colon behind its key"),
+    (
+        "a: b: c",
+        "f:1:5: this colon does not belong here: the line is indented too far, or what stands before it needs quotes",
+    ),
     ("a:\n\tb: 1", "f:2:1: a tab stands where YAML wants spaces"),
-    ("listen\npools: 1", "f:2:6: mapping values are not allowed here"),
-    ('a: "\\q"', "f:1:6: found unknown escape character 'q', while scanning a double-quoted scalar"),
+    ('a: "\\q"', "f:1:6: \\q means nothing between double quotes, write \\\\ for a backslash"),
+    ("a: |x", "f:1:5: expected chomping or indentation indicators, but found 'x', while scanning a block scalar"),
     ('a: "\\U00110000"', "f:1:7: this is not valid YAML"),
     (
         backend('url: http://a, zone: "\\ud800"'),

@@ -82,7 +82,23 @@ def reshaped(draw: st.DrawFn) -> str:
         lambda inner: st.one_of(
             st.lists(inner, max_size=3).map(lambda items: f"[{', '.join(items)}]"),
             st.dictionaries(
-                st.sampled_from(["header", "keys", "url", "name", "weight", "bind", "path", "kind", "x", "<<"]),
+                st.sampled_from(
+                    [
+                        "header",
+                        "keys",
+                        "url",
+                        "name",
+                        "weight",
+                        "bind",
+                        "path",
+                        "kind",
+                        "affinity",
+                        "secret",
+                        "prefix",
+                        "x",
+                        "<<",
+                    ]
+                ),
                 inner,
                 max_size=3,
             ).map(lambda fields: "{" + ", ".join(f"{name}: {value}" for name, value in fields.items()) + "}"),
@@ -90,7 +106,7 @@ def reshaped(draw: st.DrawFn) -> str:
         max_leaves=6,
     )
     top = ("listen", "workers", "headers", "admin", "log", "drain", "version", "other")
-    inside = ("match", "sticky", "ring", "bounded_load", "health", "ejection", "retry", "timeout", "backends", "other")
+    inside = ("match", "sticky", "ring", "bounded_load", "health", "ejection", "retry", "timeout", "backends", "pins")
     lines = [f"{name}: {draw(values)}" for name in draw(st.sets(st.sampled_from(top), max_size=4))]
     lines.append(f"pools: {draw(values)}" if draw(st.booleans()) else "pools:\n  p:")
     if lines[-1].endswith("p:"):

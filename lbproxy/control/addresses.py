@@ -118,6 +118,15 @@ def read_match_path(text: str) -> str:
     return text
 
 
+def read_target(text: str) -> str:
+    """What a check asks for: a path, with a query or without."""
+    if not text.startswith("/"):
+        raise BadValue(f"{quote(text)} does not start with /", f"/{text}" if re.fullmatch(r"[\w./-]+", text) else "")
+    if "#" in text or not re.fullmatch(r"[!-~]+", text):
+        raise BadValue(f"{quote(text)} holds characters that a request line cannot have")
+    return text
+
+
 def is_loopback(address: Address) -> bool:
     """Whether only this machine can reach a socket bound to `address`. A name other than localhost counts as not."""
     if address.path or address.host == "localhost":

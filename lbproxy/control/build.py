@@ -10,6 +10,7 @@ import os
 
 from lbproxy.control import schema
 from lbproxy.control.addresses import read_backend_url, read_bind
+from lbproxy.control.values import read_pace
 from lbproxy.core import spec
 
 
@@ -34,6 +35,7 @@ def build(file: schema.File, source: str = "") -> spec.Config:
         ),
         log=spec.LogSpec(file.log.level, file.log.format, spec.AccessLogSpec(**dict(file.log.access))),
         drain_timeout=file.drain.timeout,
+        zone=file.zone,
         source=source,
     )
 
@@ -82,6 +84,14 @@ def _pool(name: str, pool: schema.Pool) -> spec.PoolSpec:
         retry=_retry(pool.retry),
         timeout=spec.PoolTimeouts(**dict(pool.timeout)),
         connections=spec.UpstreamConnections(**dict(pool.connections)),
+        panic=pool.panic,
+        slow_start=pool.slow_start,
+        session_drain=pool.session_drain,
+        pace=None if pool.pace is None else read_pace(pool.pace),
+        on_move=pool.on_move,
+        queue=spec.Queue(**dict(pool.queue)),
+        pins=tuple(map(_pin, pool.pins)),
+        prefer_local=pool.zone == "prefer_local",
     )
 
 
@@ -98,7 +108,16 @@ def _backend(backend: schema.Backend) -> spec.BackendSpec:
 
 def _sticky(sticky: schema.Sticky) -> spec.Sticky:
     keys = [source for key in sticky.keys or [sticky] if (source := _key_source(key)) is not None]
-    return spec.Sticky(tuple(keys), sticky.on_missing) if keys else spec.Sticky(on_missing=sticky.on_missing)
+    return spec.Sticky(
+        keys=tuple(keys) or spec.Sticky().keys,
+        on_missing=sticky.on_missing,
+        cookie=None if sticky.affinity is None else _cookie(sticky.affinity),
+    )
+
+
+def _cookie(affinity: schema.Affinity) -> spec.AffinityCookie:
+    fields = dict(affinity)
+    return spec.AffinityCookie(name=fields.pop("cookie"), **fields)
 
 
 def _key_source(key: schema.Key) -> spec.KeySource | None:
@@ -119,6 +138,10 @@ def _health(health: schema.Health) -> spec.Health:
         "expect_status": tuple(map(_status_range, health.expect_status)),
     }
     return spec.Health(**fields)
+
+
+def _pin(pin: schema.Pin) -> spec.Pin:
+    return spec.Pin(pin.key or pin.prefix or "", pin.backend, pin.prefix is not None, pin.on_down)
 
 
 def _status_range(text: str) -> tuple[int, int]:

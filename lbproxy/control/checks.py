@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from lbproxy.control.addresses import is_loopback, read_bind
 from lbproxy.control.schema import (
     Admin,
+    Affinity,
     Backend,
     Ejection,
     Health,
@@ -22,9 +24,9 @@ from lbproxy.control.schema import (
     Listener,
     ListenerLimits,
     Match,
+    Pin,
     RingOptions,
     Section,
-    Sticky,
 )
 from lbproxy.control.tree import Path
 from lbproxy.control.values import write_duration, write_size
@@ -57,6 +59,13 @@ def cross_check(data: object) -> Iterator[Fault]:
     yield from _routes(data)
     for name, pool in _mapping(data, "pools").items():
         yield from _pool(("pools", name), pool)
+        if (
+            isinstance(data, dict)
+            and isinstance(pool, dict)
+            and pool.get("zone") == "prefer_local"
+            and not data.get("zone")
+        ):
+            yield Fault(("pools", name, "zone"), "needs to know where this proxy runs: set `zone` at the top")
 
 
 # Where requests come in
@@ -138,19 +147,27 @@ def _pool(path: Path, pool: object) -> Iterator[Fault]:
     if ejection is not None and ejection.base > ejection.max:
         base, longest = write_duration(ejection.base), write_duration(ejection.max)
         yield Fault((*path, "ejection", "base"), f"{base} is longer than max, which is {longest}")
+    yield from _pins(path, pool)
 
 
 def _sticky(path: Path, pool: object) -> Iterator[Fault]:
     sticky = _mapping(pool, "sticky")
-    places = [name for name in Sticky.model_fields if name != "on_missing" and sticky.get(name) is not None]
+    places = [name for name in (*Key.model_fields, "keys") if sticky.get(name) is not None]
     if len(places) > 1:
         yield Fault((*path, "sticky"), f"only one of {', '.join(places)} can hold the key, or `keys` a list of places")
+    yield from _affinity((*path, "sticky", "affinity"), sticky)
     keys = sticky.get("keys")
     for index, key in enumerate(keys if isinstance(keys, list) else ()):
         places = [name for name in Key.model_fields if isinstance(key, dict) and key.get(name) is not None]
         if isinstance(key, dict) and len(places) != 1:
             wanted = "header, cookie, query, path_segment and client_ip"
             yield Fault((*path, "sticky", "keys", index), f"needs exactly one of {wanted}")
+
+
+def _affinity(path: Path, sticky: dict[str, object]) -> Iterator[Fault]:
+    affinity = _valid(Affinity, sticky.get("affinity"))
+    if affinity is not None and affinity.same_site == "None" and not affinity.secure:
+        yield Fault((*path, "same_site"), "browsers drop a cookie that is SameSite=None without `secure: true`")
 
 
 def _backends(path: Path, pool: object) -> Iterator[Fault]:
@@ -168,6 +185,27 @@ def _backends(path: Path, pool: object) -> Iterator[Fault]:
     if backends and len(backends) == len(items) and not any(backend.weight for backend in backends.values()):
         yield Fault((*path, "backends"), "every weight is 0, so nobody would take a new key", about_key=True)
     yield from _ring(path, pool, sum(backend.weight for backend in backends.values()))
+
+
+def _pins(path: Path, pool: object) -> Iterator[Fault]:
+    pins = pool.get("pins") if isinstance(pool, dict) else None
+    items = pool.get("backends") if isinstance(pool, dict) else None
+    backends = [_valid(Backend, item) for item in (items if isinstance(items, list) else ())]
+    names = [backend.identity for backend in backends if backend is not None]
+    seen: dict[tuple[str | None, str | None], int] = {}
+    for index, item in enumerate(pins if isinstance(pins, list) else ()):
+        pin = _valid(Pin, item)
+        if pin is None:
+            continue
+        place = (*path, "pins", index)
+        if (pin.key is None) == (pin.prefix is None):
+            yield Fault(place, "needs exactly one of key and prefix")
+        before = seen.setdefault((pin.key, pin.prefix), index)
+        if before != index:
+            yield Fault(place, f"pins what pins[{before}] has already pinned")
+        if names and len(names) == len(backends) and pin.backend not in names:
+            close = get_close_matches(pin.backend, names, n=1)
+            yield Fault((*place, "backend"), f"the pool has no backend {pin.backend}", close[0] if close else "")
 
 
 def _ring(path: Path, pool: object, weight: float) -> Iterator[Fault]:

@@ -109,7 +109,9 @@ def _placed(root: Node, fault: Fault) -> Trouble:
     node, place, shown = root, root.place, list[str | int]()
     for position, step in enumerate(fault.path, start=1):
         if isinstance(node.value, str):
-            break  # an address alone was given for a listener
+            # A word was given for a section: what is missing from it has a path, what is wrong with it is the word.
+            shown.extend(fault.path[position - 1 :] if fault.about_key else ())
+            break
         if isinstance(node.value, dict) and step in node.value:
             entry = node.value[str(step)]
             node = entry.node

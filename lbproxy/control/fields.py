@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -19,6 +19,8 @@ from lbproxy.control import addresses, values
 from lbproxy.control.values import BadValue, quote
 
 T = TypeVar("T")
+
+SHORTEST_SECRET: Final = 16
 
 _NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]@-]{0,99}")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -121,7 +123,14 @@ def _read_method(text: str) -> str:
     return text
 
 
+def _read_secret(text: str) -> str:
+    if len(text) < SHORTEST_SECRET or not text.isprintable():
+        raise BadValue(f"a secret is {SHORTEST_SECRET} printable characters or more")
+    return text
+
+
 Text = Annotated[str, Written("text", _read_text)]
+Secret = Annotated[str, Written("a secret", _read_secret, schema={"type": "string", "minLength": SHORTEST_SECRET})]
 FilledText = Annotated[str, Written("text", _read_filled, schema={"type": "string", "minLength": 1})]
 Name = Annotated[str, Written("a name", _read_name, schema=_string(f"^{_NAME.pattern}$"))]
 Token = Annotated[str, Written("a name", _read_token, schema=_string(f"^{_TOKEN.pattern}$"))]
@@ -132,7 +141,7 @@ Method = Annotated[str, Written("a method", _read_method, schema={"type": "strin
 
 Whole = Annotated[int, Written("a whole number", values.read_whole)]
 Count = Annotated[Whole, Field(ge=1)]
-CountOrNone = Annotated[Whole, Field(ge=0)]
+Natural = Annotated[Whole, Field(ge=0)]
 Number = Annotated[float, Written("a number", values.read_number)]
 Truth = Annotated[bool, Written("true or false", values.read_truth)]
 
@@ -149,16 +158,18 @@ Port = Annotated[int, Written("a port", _read_port, schema=_integer(1, 65535))]
 # Amounts with units
 
 _DURATION = _string(values.DURATION_PATTERN, examples=["250ms", "5s", "2m", "1h"])
+_SPAN = {"anyOf": [_DURATION, {"const": 0}]}
 _SIZE = {"anyOf": [_string(values.SIZE_PATTERN, examples=["512B", "64KiB", "1MB"]), {"const": 0}]}
 _SHARE = _string(values.SHARE_PATTERN, examples=["20%"])
 
 Duration = Annotated[
     float, Written("a duration such as 5s", values.read_duration, values.write_duration, schema=_DURATION)
 ]
+Span = Annotated[float, Written("a duration such as 5s, or 0", values.read_span, values.write_span, schema=_SPAN)]
 Size = Annotated[int, Written("a size such as 64KiB", values.read_size, values.write_size, schema=_SIZE)]
 Share = Annotated[float, Written("a percentage such as 20%", values.read_share, values.write_share, schema=_SHARE)]
 
-# Places; kept as text, checked here and read again where they are used
+# What is kept as text, checked here and read again where it is used: places, and what is written in several ways
 
 
 def _checked(read: Callable[[str], object]) -> Callable[[str], str]:
@@ -167,6 +178,9 @@ def _checked(read: Callable[[str], object]) -> Callable[[str], str]:
         return text
 
     return check
+
+
+Pace = Annotated[str, Written("a pace such as 5%/min", _checked(values.read_pace), schema=_string(values.PACE_PATTERN))]
 
 
 def _absolute_path(text: str) -> str:
@@ -183,6 +197,7 @@ BackendUrl = Annotated[
 Network = Annotated[str, Written("a network such as 10.0.0.0/8", addresses.read_network)]
 SocketPath = Annotated[str, Written("an absolute path, or empty", _absolute_path)]
 MatchHost = Annotated[str, Written("a host", addresses.read_match_host)]
+Target = Annotated[str, Written("a path", addresses.read_target, schema=_string("^/"))]
 MatchPath = Annotated[str, Written("a path", addresses.read_match_path, schema=_string("^/"))]
 
 # Statuses

@@ -16,7 +16,6 @@ from lbproxy.control.fields import (
     BackendUrl,
     Bind,
     Count,
-    CountOrNone,
     Duration,
     ErrorStatus,
     FilledText,
@@ -24,14 +23,19 @@ from lbproxy.control.fields import (
     MatchPath,
     Method,
     Name,
+    Natural,
     Network,
     Number,
     OptionalToken,
+    Pace,
     Port,
+    Secret,
     Share,
     Size,
     SocketPath,
+    Span,
     StatusRange,
+    Target,
     TcpBind,
     Text,
     Token,
@@ -69,9 +73,14 @@ class ListenerTimeout(Section):
 
     request_head: Duration = Field(
         default=10.0,
-        description="From the first byte of a request, or from the accept, to the end of its head; then 408.",
+        description="From the accept, or the first byte of a further request, to the end of the head; then 408, or the "
+        "connection is closed if nothing has come.",
     )
-    body_idle: Duration = Field(default=30.0, description="The longest pause inside a request body; then 408.")
+    body_idle: Duration = Field(
+        default=30.0,
+        description="The longest pause inside a request body; then 408. Also how long a client may take nothing of "
+        "an answer.",
+    )
     keep_alive: Duration = Field(default=75.0, description="How long a connection may wait for its next request.")
 
 
@@ -99,8 +108,9 @@ class Listener(Section):
     limits: ListenerLimits = Field(default_factory=ListenerLimits)
     trusted_proxies: list[Network] = Field(
         default_factory=list,
-        description="Networks whose `X-Forwarded-*`, `Forwarded` and `X-Request-ID` are believed, and through which "
-        "the client's address is looked up. Everyone else's are replaced.",
+        description="Networks whose `X-Forwarded-*` and `Forwarded` are believed; anyone else's are replaced. The "
+        "client's address is the last one in `X-Forwarded-For` that is not in them. On a Unix socket everyone is "
+        "trusted if any network is.",
     )
 
 
@@ -137,6 +147,26 @@ class Key(OneOf):
     client_ip: Yes | None = Field(default=None, description="`true`: the address of the client.")
 
 
+def _affinity(value: object) -> object:
+    return {} if value == "cookie" else value
+
+
+class Affinity(Section):
+    """A signed cookie that names a session's backend: the session stays there even when the ring changes."""
+
+    cookie: Token = Field(default="lbproxy", description="The cookie's name.")
+    secret: Secret = Field(
+        description="What it is signed with: 16 characters or more, the same on every proxy. Better from a variable."
+    )
+    max_age: Span = Field(default=0.0, description="How long it holds. `0`: as long as the browser is open.")
+    path: MatchPath = Field(default="/", description="Its `Path`.")
+    secure: Truth = Field(default=False, description="Whether it is `Secure`: sent over TLS only.")
+    http_only: Truth = Field(default=True, description="Whether it is `HttpOnly`: kept from scripts.")
+    same_site: Literal["Lax", "Strict", "None", ""] = Field(
+        default="Lax", description="Its `SameSite`. Empty: without one. `None` is the word and needs `secure`."
+    )
+
+
 class Sticky(Key):
     """Where the key of a request is found. One place, or an ordered list in `keys`; by default `header: X-User-ID`.
 
@@ -150,6 +180,12 @@ class Sticky(Key):
         default="balance",
         description="For a request without a key. `balance`: the least loaded backend by weight. `client_ip`: the "
         "client's address is the key. `reject`: 400.",
+    )
+    affinity: Annotated[
+        Affinity | None, BeforeValidator(_affinity, json_schema_input_type=Affinity | Literal["cookie"] | None)
+    ] = Field(
+        default=None,
+        description="A cookie that keeps a session on its backend when the ring changes. `null`: none.",
     )
 
 
@@ -177,9 +213,13 @@ class BoundedLoad(Section):
         le=1000,
         description="The cap as a multiple of the backend's part of the load. `null`: no cap.",
     )
-    min_gap: CountOrNone = Field(
-        default=4,
-        description="Requests that a backend may always hold above its part, so that chance fills no small pool.",
+    min_gap: Natural | None = Field(
+        default=None,
+        description="Requests that a backend may hold above its part whatever the factor. `null`: what chance "
+        "explains, 2.5 times the root of its part. `0`: the hard bound.",
+    )
+    tunnel_weight: Number = Field(
+        default=0.0, ge=0, le=1000, description="How many requests a WebSocket or other tunnel counts as."
     )
 
 
@@ -202,7 +242,7 @@ class Health(Section):
     kind: Literal["http", "tcp", "none"] = Field(
         default="http", description="`http`: a request. `tcp`: a connection. `none`: no checks."
     )
-    path: MatchPath = Field(default="/healthz", description="What is asked for.")
+    path: Target = Field(default="/healthz", description="What is asked for.")
     method: Method = Field(default="GET", description="How it is asked for.")
     headers: dict[Token, Text] = Field(default_factory=dict, description="Headers of the check, by name.")
     expect_status: Annotated[
@@ -219,14 +259,18 @@ class Health(Section):
     timeout: Duration = Field(default=1.0, description="When a check counts as failed.")
     rise: Count = Field(default=2, description="Passed checks in a row that bring a backend back.")
     fall: Count = Field(default=3, description="Failed checks in a row that take a backend out.")
+    hold: Span = Field(
+        default=5.0,
+        description="How long a backend that fell must be good before it is trusted again; doubled each time it falls.",
+    )
+    longest_hold: Span = Field(default=300.0, description="The longest that `hold` grows to.")
+    forgive: Duration = Field(default=60.0, description="Good service that makes up for one fall.")
 
 
 class Ejection(Section):
     """Taking a backend out because of what live requests met there, for a time that grows each time it recurs."""
 
-    consecutive_errors: CountOrNone = Field(
-        default=5, description="Errors in a row that eject a backend. `0`: none do."
-    )
+    consecutive_errors: Natural = Field(default=5, description="Errors in a row that eject a backend. `0`: none do.")
     failure_rate: Share | None = Field(
         default=None, gt=0, description="Share of failed requests that ejects a backend. `null`: none does."
     )
@@ -241,7 +285,7 @@ class Retry(Section):
 
     attempts: Count = Field(default=3, le=100, description="Backends tried for a request, the first one included.")
     budget: Share = Field(default=0.2, description="Further attempts as a share of the live requests.")
-    min_budget: CountOrNone = Field(default=10, description="Further attempts at once that are always allowed.")
+    min_budget: Natural = Field(default=10, description="Further attempts at once that are always allowed.")
     per_try: Duration | None = Field(
         default=None,
         description="How long one attempt may take to its first byte. `null`: as `timeout.first_byte` says.",
@@ -259,14 +303,36 @@ class Retry(Section):
     )
 
 
+class Queue(Section):
+    """Requests that wait while every eligible backend is full."""
+
+    size: Natural = Field(default=100, description="How many may wait, per worker; then 503. `0`: none.")
+    timeout: Duration = Field(default=1.0, description="How long one waits; then 503.")
+
+
+class Pin(Section):
+    """Keys that live on a backend whatever the ring says. Either `key` or `prefix`."""
+
+    key: FilledText | None = Field(default=None, description="The key.")
+    prefix: FilledText | None = Field(default=None, description="What the keys begin with; the longest counts.")
+    backend: Name = Field(description="The name of the backend, which is one of the pool's.")
+    on_down: Literal["failover", "reject"] = Field(
+        default="failover", description="While it cannot be asked. `failover`: as the ring says. `reject`: 503."
+    )
+
+
 class PoolTimeout(Section):
     """How long a backend may take."""
 
-    connect: Duration = Field(default=1.0, description="Opening a connection; then the next backend, in the end 503.")
+    connect: Duration = Field(
+        default=1.0, description="Opening a connection; then the next backend is tried, in the end 504."
+    )
     first_byte: Duration = Field(
         default=30.0, description="From the end of the request to the head of the response; then 504."
     )
-    idle: Duration = Field(default=60.0, description="The longest pause inside a response body.")
+    idle: Duration = Field(
+        default=60.0, description="The longest pause inside a response body; then the client sees it cut."
+    )
     tunnel: Duration = Field(
         default=3600.0, description="The longest silence on both sides of a WebSocket or other tunnel."
     )
@@ -275,7 +341,7 @@ class PoolTimeout(Section):
 class Connections(Section):
     """Idle connections to the backends, kept for the next request."""
 
-    max_idle: CountOrNone = Field(default=256, description="How many are kept, per backend and worker. `0`: none.")
+    max_idle: Natural = Field(default=256, description="How many are kept, per backend and worker. `0`: none.")
     idle_timeout: Duration = Field(default=30.0, description="How long one is kept. Keep it below the backend's own.")
     max_age: Duration = Field(default=600.0, description="How old one may become, however busy it was.")
 
@@ -291,7 +357,10 @@ class Backend(Section):
     weight: Number = Field(
         default=1.0, ge=0, le=1_000_000, description="Its part of the keys; fractions are fine. `0`: no new keys."
     )
-    zone: Text = Field(default="", description="Where it runs; for reading, it does not affect routing.")
+    zone: Text = Field(
+        default="",
+        description="Where it runs. It never changes who owns a key, only who stands in and who comes first.",
+    )
     max_in_flight: Count | None = Field(default=None, description="Requests it may hold at once. `null`: any number.")
     max_connections: Count | None = Field(
         default=None, description="Connections to it, per worker. `null`: any number."
@@ -330,6 +399,31 @@ class Pool(Section):
     retry: Retry = Field(default_factory=Retry)
     timeout: PoolTimeout = Field(default_factory=PoolTimeout)
     connections: Connections = Field(default_factory=Connections)
+    queue: Queue = Field(default_factory=Queue)
+    panic: Literal["off", "serve_all"] = Field(
+        default="off",
+        description="When no backend is eligible. `off`: 503. `serve_all`: all are asked as if they were.",
+    )
+    slow_start: Span = Field(
+        default=0.0, description="How long a backend that comes (back) takes to get all its keys. `0`: at once."
+    )
+    session_drain: Span = Field(
+        default=0.0,
+        description="For how long after its last request a key stays on a backend that drains. `0`: it goes at once.",
+    )
+    pace: Pace | None = Field(
+        default=None, description="The share of keys that changes of weight may move, such as `5%/min`. `null`: any."
+    )
+    on_move: Literal["keep", "close", "pin"] = Field(
+        default="keep",
+        description="What happens to a WebSocket when its key's owner changes. `keep`: nothing. `close`: it is closed. "
+        "`pin`: the key's other requests follow it while it lives.",
+    )
+    zone: Literal["any", "prefer_local"] = Field(
+        default="any",
+        description="`prefer_local`: backends in the proxy's own `zone` come first while health and the bound allow.",
+    )
+    pins: list[Pin] = Field(default_factory=list, description="Keys with a place of their own.")
     backends: list[Backend] = Field(min_length=1, description="Who serves them: one backend or more.")
 
 
@@ -341,8 +435,8 @@ class Headers(Section):
 
     x_forwarded: Literal["append", "off", "pass"] = Field(
         default="append",
-        description="`X-Forwarded-For`, `-Proto` and `-Host`. `append`: to what a trusted proxy sent, anyone else's "
-        "are replaced. `off`: taken out. `pass`: left as they are.",
+        description="`X-Forwarded-For`, `-Proto` and `-Host`. `append`: to what a trusted proxy sent; anyone "
+        "else's are replaced. `off`: taken out. `pass`: left as they are.",
     )
     forwarded: Truth = Field(default=False, description="Whether `Forwarded` (RFC 7239) is written too.")
     via: OptionalToken = Field(default="lbproxy", description="The name written into `Via`. Empty: none is.")
@@ -351,7 +445,9 @@ class Headers(Section):
         description="`X-Request-ID`. `keep`: a valid one is kept, else made. `make`: always made. `off`: neither.",
     )
     debug_headers: Truth = Field(
-        default=False, description="Whether responses carry `X-LB-Backend` and `X-LB-Decision`: who answered, and why."
+        default=False,
+        description="Whether responses to `trusted_proxies` carry `X-LB-Backend` and `X-LB-Decision`: who answered "
+        "and why.",
     )
 
 
@@ -412,6 +508,7 @@ class File(Section):
         list[Listener],
         BeforeValidator(_listeners, json_schema_input_type=Bind | Listener | list[Bind | Listener]),
     ] = Field(min_length=1, description="Where requests come in: an address, a section, or a list of either.")
+    zone: Text = Field(default="", description="Where this proxy runs, for pools with `zone: prefer_local`.")
     workers: Workers = Field(default="auto", description="Processes that carry traffic. `auto`: one per usable core.")
     pools: dict[Name, Pool] = Field(min_length=1, description="Where they go: the pools, by name.")
     headers: Headers = Field(default_factory=Headers)

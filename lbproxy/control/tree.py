@@ -21,6 +21,7 @@ from typing import Final
 
 import yaml
 
+from lbproxy.control.syntax import explain_syntax
 from lbproxy.control.values import quote
 
 Path = tuple[str | int, ...]
@@ -264,21 +265,10 @@ def _events(text: str) -> Iterator[yaml.Event]:
             event: yaml.Event = loader.get_event()  # type: ignore[no-untyped-call]
             yield event
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-        if mark and text[max(0, mark.index - 1) : mark.index + 1] == "${":
-            raise Hopeless(place, "${NAME} needs quotes inside { } and [ ]") from None
-        raise Hopeless(place, _syntax_message(error)) from None
+        line, column, message = explain_syntax(error, text)
+        raise Hopeless(Place(line, column), message) from None
     except (yaml.YAMLError, ValueError, OverflowError):
         # An escape such as "\U00110000" names no character: the scanner lets chr() raise.
         raise Hopeless(Place(loader.line + 1, loader.column + 1), "this is not valid YAML") from None
     finally:
         loader.dispose()
-
-
-def _syntax_message(error: yaml.MarkedYAMLError) -> str:
-    problem = error.problem or "this is not valid YAML"
-    if "'\\t'" in problem:
-        return "a tab stands where YAML wants spaces"
-    context = f", {error.context}" if error.context and not error.context.startswith("while scanning for") else ""
-    return f"{problem}{context}"

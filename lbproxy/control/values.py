@@ -19,6 +19,7 @@ DURATION_PATTERN: Final = (
     r"([0-9]{1,9}(\.[0-9]{1,18})?s)?([0-9]{1,9}(\.[0-9]{1,18})?ms)?$"
 )
 SIZE_PATTERN: Final = r"^([0-9]{1,15}(?:\.[0-9]{1,9})?)(B|kB|KB|MB|GB|KiB|MiB|GiB)$"
+PACE_PATTERN: Final = r"^[0-9]{1,3}(\.[0-9]{1,18})?%/(s|min|h)$"
 SHARE_PATTERN: Final = r"^[0-9]{1,3}(\.[0-9]{1,18})?%$"
 
 _DURATION = re.compile(DURATION_PATTERN)
@@ -33,6 +34,7 @@ _SECONDS: Final = {"h": Decimal(3600), "m": Decimal(60), "s": Decimal(1), "ms": 
 _BYTES: Final = {
     "GiB": 1 << 30, "GB": 10**9, "MiB": 1 << 20, "MB": 10**6, "KiB": 1 << 10, "KB": 1000, "kB": 1000, "B": 1,
 }  # fmt: skip
+_PACE_UNITS: Final = {"s": 1, "min": 60, "h": 3600}
 _DURATION_WORDS: Final = {
     "": "s", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "S": "s", "s": "s",
     "M": "m", "m": "m", "min": "m", "mins": "m", "minute": "m", "minutes": "m",
@@ -119,6 +121,16 @@ def read_duration(text: str) -> float:
     return seconds
 
 
+def read_span(text: str) -> float:
+    """As `read_duration`, and `0` or `0s` for none at all."""
+    return 0.0 if text in ("0", "0s") else read_duration(text)
+
+
+def write_span(seconds: float) -> str:
+    """The inverse of `read_span`."""
+    return write_duration(seconds) if seconds else "0s"
+
+
 def _bad_duration(text: str) -> BadValue:
     if clock := _CLOCK.fullmatch(text):
         return BadValue(f"{quote(text)} is not a duration", f"{int(clock[1])}m{int(clock[2])}s")
@@ -193,6 +205,17 @@ def _bad_share(text: str) -> BadValue:
 def write_share(share: float) -> str:
     """The shortest text that `read_share` turns back into exactly `share`."""
     return f"{_plain(Decimal(repr(share)) * 100)}%"
+
+
+def read_pace(text: str) -> float:
+    """Shares per second of `5%/min`, `1%/s` or `50%/h`."""
+    share, slash, unit = text.partition("/")
+    if not slash or unit not in _PACE_UNITS:
+        raise BadValue(f"{quote(text)} is not a pace such as 5%/min", f"{share}/min" if unit in ("", "m") else "")
+    pace = read_share(share) / _PACE_UNITS[unit]
+    if not pace:
+        raise BadValue(f"{quote(text)} would never move anything")
+    return pace
 
 
 def _plain(number: Decimal) -> str:
