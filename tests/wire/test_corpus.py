@@ -1,0 +1,33 @@
+"""The raw-byte corpus against a whole lbproxy: supervisor, one worker, one backend, nothing in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from tests.wire.case import Case
+from tests.wire.corpus import CASES
+from tests.wire.play import Result
+from tests.wire.run import describe, run
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest) -> Mapping[str, Result]:
+    """All selected cases, run at once: the tests only read what came of them."""
+    chosen = {item.callspec.params["case"].id for item in request.session.items if _is_case(item)}
+    cases = [case for case in CASES if case.id in chosen]
+    played, backend = asyncio.run(run("lbproxy", cases))
+    assert not backend.strays(), [stray.show() for stray in backend.strays()]
+    return {result.case.id: result for result in played}
+
+
+def _is_case(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and item.originalname == "test_case"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_case(case: Case, results: Mapping[str, Result]) -> None:
+    result = results[case.id]
+    assert result.has_passed, "\n" + describe(result)
