@@ -26,6 +26,7 @@ from typing import Final, final
 
 from lbproxy.core.affinity import KeyFinder, key_finder
 from lbproxy.core.bound import Bound, Smoothed
+from lbproxy.core.cookies import CookieAffinity
 from lbproxy.core.hotkeys import HotKeys, Meter
 from lbproxy.core.ledger import (
     BACKEND_IN_FLIGHT,
@@ -202,7 +203,7 @@ class Pool:
     __slots__ = (
         # from the configuration
         "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_spreads", "_tokens",
-        "backends", "find_key", "name", "retry", "ring", "row", "spec",
+        "backends", "cookies", "find_key", "name", "retry", "ring", "row", "spec",
         # from the control plane
         "_bound", "eligible", "is_panicking",
         # the traffic
@@ -245,6 +246,8 @@ class Pool:
         prefixes = sorted((pin for pin in spec.pins if pin.is_prefix), key=lambda pin: -len(pin.key))
         self._prefixes: Final = tuple([(pin.key.encode(), pin) for pin in prefixes])
         self.retry: Final = RetryPolicy(spec.retry)
+        cookie = spec.sticky.cookie
+        self.cookies: Final = CookieAffinity(cookie, spec.name, list(backends)) if cookie is not None else None
         self._spreads: Final = spec.hot_keys.mode == "spread"
         self._reach: Final = account.hot.reach
         self._bound = Bound([])

@@ -45,6 +45,7 @@ class Plane:
         "response_shapes",
         "snapshot",
         "tasks",
+        "unix_time",
         "trusted_shapes",
         "untrusted_shapes",
         "via_lines",
@@ -95,7 +96,8 @@ class Plane:
     def tick(self) -> None:
         """Bring `now` and the Date line up to date."""
         self.now = monotonic()
-        second = int(time.time())
+        self.unix_time = time.time()
+        second = int(self.unix_time)
         if second != self.date_second:
             self.date_second = second
             self.date_line = b"Date: " + formatdate(second, usegmt=True).encode() + b"\r\n"

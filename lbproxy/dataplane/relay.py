@@ -12,6 +12,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, final
 
 from lbproxy.core.balance import OUT, Backend, Pool
+from lbproxy.core.cookies import CookieAffinity
 from lbproxy.core.exchange import (
     ABANDON,
     BODY,
@@ -142,7 +143,8 @@ class Exchange:
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
-        "attempts", "backend", "connecting", "decision", "h", "is_waiting", "owner", "pool", "tried", "up", "upstream",
+        "attempts", "backend", "connecting", "cookie_backend", "decision", "h", "is_waiting", "owner",
+        "pool", "tried", "up", "upstream",
         # the answer
         "is_close_delimited", "is_rechunked", "status", "upgraded",
         # the account
@@ -181,6 +183,7 @@ class Exchange:
         self.is_repeatable = True
         self.attempts = 0
         self.backend: Backend | None = None
+        self.cookie_backend: Backend | None = None
         self.owner: Backend | None = None
         self.pool: Pool | None = None
         self.decision = -1
@@ -225,6 +228,8 @@ class Exchange:
                 return
         self.pool = pool
         key = self.key = pool.find_key(self.shape, self.values, self.path, self.client)
+        if pool.cookies is not None and self._follow_cookie(pool, pool.cookies):
+            return
         if key is None:
             if pool.spec.sticky.on_missing == "reject":
                 self.refuse(400, "no_key")
@@ -256,6 +261,20 @@ class Exchange:
             self._wait(pool)
         else:
             self.refuse(503, "no_backend")
+
+    def _follow_cookie(self, pool: Pool, cookies: CookieAffinity) -> bool:
+        """Go where the session's cookie says. False when there is none, or its backend cannot serve it."""
+        positions = self.shape.index.get(b"cookie", ())
+        name = cookies.backend([self.values[at] for at in positions], self.plane.unix_time)
+        backend = pool.backends.get(name) if name is not None else None
+        if backend is None:
+            return False
+        self.cookie_backend = backend
+        if backend.state == OUT or pool.account.load(backend) >= backend.limit:
+            return False
+        self.decision = PINNED
+        self._attempt(backend)
+        return True
 
     def _follow_pin(self, pool: Pool, key: bytes) -> bool:
         """Go where a pin says. False when there is none, or its backend is down and the ring may decide."""
@@ -463,6 +482,9 @@ class Exchange:
             tail += KEEP_ALIVE_LINE
         if downstream.shows_decisions:
             tail += self._debug_lines()
+        pool = self.pool
+        if pool is not None and pool.cookies is not None and self.backend is not self.cookie_backend:
+            tail += pool.cookies.line(self.backend_name, plane.unix_time)
         if not self.is_rechunked:
             self.response_bytes = len(body)
         transport = downstream.transport

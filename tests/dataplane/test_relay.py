@@ -10,6 +10,7 @@ import pytest
 from lbproxy.core import ledger
 from lbproxy.core.balance import OUT, SERVING
 from lbproxy.core.spec import (
+    AffinityCookie,
     Ejection,
     HotKeys,
     Limits,
@@ -849,3 +850,32 @@ async def test_pins_and_the_limit_of_one_key() -> None:
         assert b"Retry-After" in refused
         for task in waiting:
             task.cancel()
+
+
+async def test_a_session_with_a_cookie_stays_when_the_ring_changes() -> None:
+    async with (
+        backend(answering(answer(b"0"))) as b0,
+        backend(answering(answer(b"1"))) as b1,
+        backend(answering(answer(b"2"))) as b2,
+        running(
+            replace(pool_of(b0.port, b1.port), sticky=Sticky(cookie=AffinityCookie(secret="hush"))),
+        ) as proxy,
+    ):
+        homes: dict[bytes, bytes] = {}
+        for n in range(12):
+            got = await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n))
+            homes[got.partition(b"Set-Cookie: ")[2].partition(b";")[0]] = parts(got)[2]
+        assert set(homes.values()) == {b"0", b"1"}
+        grown = replace(proxy.config.pools[0], backends=pool_of(b0.port, b1.port, b2.port).backends)
+        for at, spec in enumerate(grown.backends):
+            proxy.rows.setdefault(("backend", "p", spec.name), at)
+        reload(proxy, replace(proxy.config, pools=(grown,)))
+        for cookie, home in homes.items():
+            got = await proxy.ask(request("GET", "/", b"Cookie: " + cookie + b"\r\n"))
+            assert parts(got)[2] == home
+            assert b"Set-Cookie" not in got
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        for cookie in homes:
+            got = await proxy.ask(request("GET", "/", b"Cookie: " + cookie + b"\r\n"))
+            assert parts(got)[2] != b"0"
+            assert (b"Set-Cookie" in got) == (homes[cookie] == b"0")
