@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import isinf, isnan
 from typing import Final, Literal
 
-from lbproxy.core.ledger import TABLES, Column, RowKey
+from lbproxy.core.ledger import TABLES, Column, RowKey, row_width
 from lbproxy.observe.slabs import Slabs, kind_of, sums
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -116,7 +116,7 @@ class Page:
 
 
 def _width(key: RowKey) -> int:
-    return sum(column.width for column in TABLES[kind_of(key)])
+    return row_width(kind_of(key))
 
 
 class _FamilyBuilder:
