@@ -29,7 +29,7 @@ CONFIG_PLACES: Final = ("lbproxy.yaml", "/etc/lbproxy/lbproxy.yaml")
 
 _EXAMPLES: Final = """\
 examples:
-  lbproxy demo                          see it work: backends, a proxy and traffic in one process
+  lbproxy demo                          see it work: backends, a proxy and traffic on this machine
   lbproxy check lbproxy.yaml            say everything that is wrong with a file
   lbproxy run -c lbproxy.yaml           carry traffic
   lbproxy explain alice                 who owns the key alice, who comes next, and why
@@ -142,7 +142,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     )
     demo.add_argument("--seconds", type=_positive, metavar="N", help="end after N seconds")
     demo.add_argument("--backends", type=_whole(1, 1000), metavar="N", default=3, help="how many backends (default 3)")
-    demo.add_argument("--port", type=_whole(0, 65535), metavar="P", help="the proxy's port (default: a free one)")
+    demo.add_argument(
+        "--port", type=_whole(0, 65535), metavar="P", help="the proxy's port (default: 8080, or a free one)"
+    )
     demo.set_defaults(command=_demo)
 
     check = commands.add_parser(

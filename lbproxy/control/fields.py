@@ -75,6 +75,23 @@ class Written(Generic[T]):
         return True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shorthand:
+    """Metadata of an annotated type: other ways to write its values.
+
+    `expand` turns them into the full form and leaves that as it is; `schema` adds them to the full form's JSON Schema.
+    """
+
+    expand: Callable[[object], object]
+    schema: Callable[[dict[str, Any]], dict[str, Any]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.expand, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return self.schema(handler(schema))
+
+
 def _string(pattern: str, **more: Any) -> dict[str, Any]:
     return {"type": "string", "pattern": pattern, **more}
 
@@ -258,6 +275,39 @@ Version = Annotated[Literal[1], Written("1", _read_version)]
 Yes = Annotated[Literal[True], Written("true", _read_yes)]
 
 
-def as_list(value: object) -> object:
-    """Lets a person write a list of one as the item alone."""
+# Other ways to write a section or a list
+
+
+def _as_list(value: object) -> object:
     return value if isinstance(value, list) or value is None else [value]
+
+
+def _addresses_as_listeners(value: object) -> object:
+    items = _as_list(value)
+    if not isinstance(items, list):
+        return items
+    return [{"bind": item} if isinstance(item, str) else item for item in items]
+
+
+def _cookie_as_affinity(value: object) -> object:
+    return {} if value == "cookie" else value
+
+
+def _or_item(schema: dict[str, Any]) -> dict[str, Any]:
+    ways = schema.get("anyOf", [schema])
+    items = [way["items"] for way in ways if way.get("type") == "array"]
+    return {"anyOf": [*items, *ways]}
+
+
+def _or_address(schema: dict[str, Any]) -> dict[str, Any]:
+    item = {"anyOf": [{"type": "string"}, schema["items"]]}
+    return {"anyOf": [*item["anyOf"], {**schema, "items": item}]}
+
+
+def _or_cookie(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [{"const": "cookie"}, *schema["anyOf"]]}
+
+
+ONE_OR_MORE: Final = Shorthand(_as_list, _or_item)
+LISTENERS: Final = Shorthand(_addresses_as_listeners, _or_address)
+COOKIE: Final = Shorthand(_cookie_as_affinity, _or_cookie)

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from lbproxy.control.addresses import read_backend_url
 from lbproxy.control.fields import (
+    COOKIE,
+    LISTENERS,
+    ONE_OR_MORE,
     BackendUrl,
     Bind,
     Count,
@@ -44,7 +47,6 @@ from lbproxy.control.fields import (
     Whole,
     Workers,
     Yes,
-    as_list,
 )
 
 MAX_VNODES = 65536
@@ -147,10 +149,6 @@ class Key(OneOf):
     client_ip: Yes | None = Field(default=None, description="`true`: the address of the client.")
 
 
-def _affinity(value: object) -> object:
-    return {} if value == "cookie" else value
-
-
 class Affinity(Section):
     """A signed cookie that names a session's backend: the session stays there even when the ring changes."""
 
@@ -181,9 +179,7 @@ class Sticky(Key):
         description="For a request without a key. `balance`: the least loaded backend by weight. `client_ip`: the "
         "client's address is the key. `reject`: 400.",
     )
-    affinity: Annotated[
-        Affinity | None, BeforeValidator(_affinity, json_schema_input_type=Affinity | Literal["cookie"] | None)
-    ] = Field(
+    affinity: Annotated[Affinity | None, COOKIE] = Field(
         default=None,
         description="A cookie that keeps a session on its backend when the ring changes. `null`: none.",
     )
@@ -245,9 +241,7 @@ class Health(Section):
     path: Target = Field(default="/healthz", description="What is asked for.")
     method: Method = Field(default="GET", description="How it is asked for.")
     headers: dict[Token, Text] = Field(default_factory=dict, description="Headers of the check, by name.")
-    expect_status: Annotated[
-        list[StatusRange], BeforeValidator(as_list, json_schema_input_type=StatusRange | list[StatusRange])
-    ] = Field(
+    expect_status: Annotated[list[StatusRange], ONE_OR_MORE] = Field(
         default_factory=lambda: ["200-399"], min_length=1, description="Statuses that count as healthy: one or a list."
     )
     expect_body: Text | None = Field(default=None, description="Text that the answer must contain. `null`: any answer.")
@@ -380,10 +374,7 @@ class Backend(Section):
 class Pool(Section):
     """A named set of backends with one ring and one policy."""
 
-    match: Annotated[
-        Annotated[list[Match], Field(min_length=1)] | None,
-        BeforeValidator(as_list, json_schema_input_type=Match | list[Match] | None),
-    ] = Field(
+    match: Annotated[Annotated[list[Match], Field(min_length=1)] | None, ONE_OR_MORE] = Field(
         default=None,
         description="Which requests come here: one match or a list. Without it all that no other pool takes.",
     )
@@ -495,19 +486,13 @@ class Drain(Section):
     )
 
 
-def _listeners(value: object) -> object:
-    items = value if isinstance(value, list) else [value]
-    return [{"bind": item} if isinstance(item, str) else item for item in items] if value is not None else None
-
-
 class File(Section):
     """The whole file."""
 
     version: Version = Field(default=1, description="The version of this format.")
-    listen: Annotated[
-        list[Listener],
-        BeforeValidator(_listeners, json_schema_input_type=Bind | Listener | list[Bind | Listener]),
-    ] = Field(min_length=1, description="Where requests come in: an address, a section, or a list of either.")
+    listen: Annotated[list[Listener], LISTENERS] = Field(
+        min_length=1, description="Where requests come in: an address, a section, or a list of either."
+    )
     zone: Text = Field(default="", description="Where this proxy runs, for pools with `zone: prefer_local`.")
     workers: Workers = Field(default="auto", description="Processes that carry traffic. `auto`: one per usable core.")
     pools: dict[Name, Pool] = Field(min_length=1, description="Where they go: the pools, by name.")
