@@ -94,6 +94,15 @@ def test_absolute_targets(target: bytes, parts: tuple[bytes, bytes] | None) -> N
     assert headers.split_absolute(target) == parts
 
 
+@pytest.mark.parametrize(
+    ("target", "is_valid"),
+    [(b"/a%20b", True), (b"/a%2", False), (b"/a%zz", False), (b"/a|b", False), (b"/a?b|{}%zz", True), (b"/a#b", False),
+     (b"/a?b#c", False), (b"/<", False)],
+)  # fmt: skip
+def test_odd_targets(target: bytes, is_valid: bool) -> None:
+    assert headers.is_valid_target(target) == is_valid
+
+
 def test_connection_options_name_fields_but_never_those_that_carry_the_message() -> None:
     connection = headers.Connection(b"Close, X-One,, x-two , Host, Content-Length, upgrade")
     assert connection.close

@@ -25,12 +25,8 @@ Values = tuple[bytes, ...]
 HOP_BY_HOP: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade")
 )
-# Fields that Connection must not be able to take away: they carry the request's meaning, its framing or its origin.
-PROTECTED: Final = frozenset(
-    (b"host", b"content-length", b"content-type", b"content-encoding", b"content-range", b"authorization", b"cookie",
-     b"set-cookie", b"date", b"location", b"via", b"expect", b"max-forwards",
-     b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"x-request-id")
-)  # fmt: skip
+# Fields that Connection must not be able to take away: they carry the message's framing, or are ours to send.
+PROTECTED: Final = frozenset((b"host", b"content-length", b"date", b"x-request-id"))
 # Fields a trailer section must not carry on: framing, routing, authentication, and what the head has decided
 # (RFC 9110 6.5.1).
 NOT_IN_TRAILERS: Final = HOP_BY_HOP | frozenset(
@@ -59,6 +55,9 @@ _IP_LITERAL: Final = rb"\[[0-9A-Fa-f:.]+\]|\[v[0-9A-Fa-f]+\.[A-Za-z0-9\-._~!$&'(
 _AUTHORITY: Final = re.compile(rb"(" + _REG_NAME + rb"|" + _IP_LITERAL + rb")(?::([0-9]{0,5}))?")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9\-._~+/=:@]{1,128}")
+# What makes a target worth a second look.
+ODD_IN_TARGETS: Final = b'"#%<>\\^`{|}'
+_ODD_IN_PATH: Final = re.compile(rb'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
@@ -285,9 +284,22 @@ def is_request_id(value: bytes) -> bool:
     return _REQUEST_ID.fullmatch(value) is not None
 
 
+def is_valid_target(target: bytes) -> bool:
+    """Whether a target that has one of ODD_IN_TARGETS is to be taken (RFC 9112 3.2, RFC 3986 2): never with a fragment,
+    and in the path no characters that a URI does not have and no broken percent-encoding. Queries are taken as they
+    are, for browsers send them so."""
+    path = target.partition(b"?")[0]
+    return b"#" not in target and _ODD_IN_PATH.search(path) is None
+
+
 def is_token(value: bytes) -> bool:
     """Whether the octets are an RFC 9110 5.6.2 token."""
     return _TOKEN.fullmatch(value) is not None
+
+
+def upgrade_protocols(value: bytes) -> frozenset[bytes]:
+    """The protocol names of an Upgrade field, in lower case, without versions (RFC 9110 7.8)."""
+    return frozenset([part.strip(b" \t").partition(b"/")[0].lower() for part in value.split(b",")])
 
 
 def split_authority(authority: bytes) -> tuple[bytes, bytes] | None:
@@ -316,6 +328,7 @@ def forwarded_element(client: str, host: bytes, scheme: bytes) -> bytes:
     return b'for=%b;host="%b";proto=%b' % (node, host, scheme)
 
 
-def trailer_lines(fields: list[tuple[bytes, bytes]]) -> bytes:
-    """The trailer fields that may be forwarded, as lines."""
-    return b"".join([b"%b: %b\r\n" % (name, value) for name, value in fields if name.lower() not in NOT_IN_TRAILERS])
+def trailer_lines(fields: list[tuple[bytes, bytes]], named: frozenset[bytes] = frozenset()) -> bytes:
+    """The trailer fields that may be forwarded, as lines; not those that the head's Connection has `named`."""
+    without = NOT_IN_TRAILERS | named
+    return b"".join([b"%b: %b\r\n" % (name, value) for name, value in fields if name.lower() not in without])

@@ -16,6 +16,7 @@ from lbproxy.core.headers import (
     CLOSE_LINE,
     FORWARDING,
     KEEP_ALIVE_LINE,
+    ODD_IN_TARGETS,
     BadMessage,
     RequestShape,
     Values,
@@ -24,6 +25,7 @@ from lbproxy.core.headers import (
     forwarded_element,
     is_chunked,
     is_request_id,
+    is_valid_target,
     split_absolute,
     split_authority,
 )
@@ -31,7 +33,7 @@ from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUS
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.deadlines import DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, NEVER
 from lbproxy.dataplane.relay import Exchange
-from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder, EarlyCheck
+from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder, EarlyCheck, as_known_version, with_plain_spaces
 
 if TYPE_CHECKING:
     from lbproxy.dataplane.listener import Listener
@@ -298,13 +300,12 @@ class Downstream(asyncio.Protocol):
 
     def _await_head(self, data: bytes) -> None:
         """The head is not complete yet: keep what there is, within bounds, unless it is nonsense already."""
-        if self._check is None:
-            self._check = EarlyCheck()
-            problem = self._check.feed(data)
+        check = self._check
+        if check is None:
+            check = self._check = EarlyCheck()
             if self.due != DUE_HEAD:  # the time of a connection's first head runs from its start
                 self.set_deadline(self.listener.spec.timeouts.request_head, DUE_HEAD)
-        else:
-            problem = self._check.feed(data[self._searched + 3 :] if self._searched else data)
+        problem = check.look(data)
         if problem:
             self._refuse(BadMessage(400, "bad_request", problem))
             return
@@ -330,10 +331,19 @@ class Downstream(asyncio.Protocol):
         """Check a complete head and describe its request to the exchange. Raises `BadMessage`."""
         plane = self.plane
         parser = plane.requests
-        parser.parse(head, self.listener.spec.limits.header_count)
         exchange = self.exchange
         exchange.reset()
+        most = self.listener.spec.limits.header_count
+        try:
+            parser.parse(head, most)
+        except BadMessage as bad:
+            exchange.is_head = head.startswith(b"HEAD ")
+            known = as_known_version(head) if bad.status == 505 else with_plain_spaces(head)
+            if known == head:
+                raise
+            parser.parse(known, most)
         shape = (plane.trusted_shapes if self.is_trusted else plane.untrusted_shapes).get(parser.names)
+        parser.is_clean = shape.content_length < 0 and shape.transfer_encoding < 0 and not shape.upgrade
         values = parser.values
         minor = exchange.minor = parser.minor
         method = exchange.method = parser.method
@@ -348,17 +358,17 @@ class Downstream(asyncio.Protocol):
         exchange.host = b""
         self._left = 0
         if shape.problem:
-            parser.renew()
             raise BadMessage(400, "bad_request", shape.problem)
         if shape.host >= 0:
             host = values[shape.host]
             name = self._host_name(host)
         elif minor:
-            parser.renew()
             raise BadMessage(400, "bad_request", "Host is missing")
         else:
             host = name = b""
         absolute = b""
+        if len(target.translate(None, ODD_IN_TARGETS)) != len(target) and not is_valid_target(target):
+            raise BadMessage(400, "bad_request", "invalid request target")
         if target[0] != 47:  # "/"
             absolute = self._read_target(method, target)
             if absolute:
@@ -432,8 +442,6 @@ class Downstream(asyncio.Protocol):
         extra = self._body_lines(shape, values, minor)
         if shape.content_length >= 0:
             without |= _LENGTH_FIELD
-        if exchange.down == states.BODY or shape.content_length >= 0:
-            plane.requests.renew()
         if shape.upgrade and connection.upgrade and minor and exchange.down == states.DONE:
             exchange.upgrade = shape.joined(b"upgrade", values)
             extra += b"Connection: Upgrade\r\nUpgrade: " + exchange.upgrade + b"\r\n"
@@ -493,7 +501,6 @@ class Downstream(asyncio.Protocol):
             raise BadMessage(400, "bad_request", "Content-Length is not a number")
         most = self.listener.spec.limits.body_bytes
         if most is not None and length > most:
-            self.plane.requests.renew()
             raise BadMessage(413, "body_too_large", "the body is too long")
         if length:
             exchange.down = states.BODY
@@ -579,8 +586,7 @@ class Downstream(asyncio.Protocol):
         """Answer a request that cannot be taken, and take no more from this connection."""
         exchange = self.exchange
         if exchange.down == states.IDLE:
-            exchange.reset()
-            exchange.method = exchange.target = exchange.host = b""
+            exchange.forget_request()
         exchange.request_id = self.plane.request_id()
         exchange.down = states.DONE
         exchange.keep_alive = False

@@ -46,6 +46,7 @@ from lbproxy.core.headers import (
     Values,
     connection_of,
     trailer_lines,
+    upgrade_protocols,
 )
 from lbproxy.core.ledger import (
     BACKEND_DURATION,
@@ -143,10 +144,10 @@ class Exchange:
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
-        "attempts", "backend", "connecting", "cookie_backend", "decision", "h", "is_waiting", "owner",
+        "attempts", "backend", "connecting", "cookie_backend", "decision", "h", "has_seat", "is_waiting", "owner",
         "pool", "tried", "up", "upstream",
         # the answer
-        "is_close_delimited", "is_rechunked", "status", "upgraded",
+        "is_close_delimited", "is_rechunked", "named", "status", "upgraded",
         # the account
         "connect_us", "duration_us", "first_byte_us", "reason", "request_bytes", "response_bytes", "sent", "started",
     )  # fmt: skip
@@ -171,6 +172,7 @@ class Exchange:
         self.is_chunked = False
         self.held: list[bytes] = []
         self.tried: list[Backend] = []
+        self.named = _NOTHING
         self.connecting: asyncio.Task[None] | None = None
         self.upstream: Upstream | None = None
         self.down = IDLE
@@ -197,9 +199,18 @@ class Exchange:
         self.request_bytes = 0
         self.response_bytes = 0
         self.reason = ""
+        self.has_seat = False
         self.is_waiting = False
         self.h = -1
         self.started = self.sent = monotonic()
+
+    def forget_request(self) -> None:
+        """There is no request, only the beginnings of one."""
+        self.reset()
+        self.shape = _NO_SHAPE
+        self.values = ()
+        self.method = self.target = self.path = self.host = b""
+        self.key = None
 
     # What an access log reads.
 
@@ -314,6 +325,7 @@ class Exchange:
         assert pool is not None
         self.backend = backend
         self.attempts += 1
+        self.has_seat = True
         pool.account.acquire(backend, self.h)
         if backend.idle:
             is_careful = self.down != DONE or self.method not in IDEMPOTENT
@@ -382,13 +394,16 @@ class Exchange:
         """The request has ended."""
         self.down = DONE
         if self.is_chunked:
-            self._forward(b"0\r\n%b\r\n" % trailer_lines(trailers))
+            named = connection_of(self.shape, self.values).named
+            self._forward(b"0\r\n%b\r\n" % trailer_lines(trailers, named))
         if self.up == SENDING:
             self._await_first_byte()
+        elif self.up == FINISHED:
+            self._finish(monotonic(), True)
 
     def _forward(self, framed: bytes) -> None:
         up = self.up
-        if up == SENDING or up == RESPONDING:
+        if up == SENDING or up == RESPONDING or up == FINISHED:
             upstream = self.upstream
             assert upstream is not None
             upstream.transport.write(framed)
@@ -465,6 +480,7 @@ class Exchange:
         lines = shape.template % values if not without else shape.lines(values, without)
         tail = b"" if shape.date else plane.date_line
         if framing >= CHUNKED:
+            self.named = connection.named
             if self.minor:
                 self.is_rechunked = True
                 tail += CHUNKED_LINE
@@ -494,7 +510,7 @@ class Exchange:
             transport.write(b"%b%b%b\r\n" % (parser.line, lines, tail))
             transport.write(body)
         if is_complete:
-            self._finish(now, True)
+            self._answer_ended(now)
         else:
             self._wait_for_more()
 
@@ -532,13 +548,22 @@ class Exchange:
 
     def response_trailers(self, trailers: list[tuple[bytes, bytes]]) -> None:
         """A chunked answer has ended, with these trailer fields."""
-        self.response_end(trailer_lines(trailers) if trailers else b"")
+        self.response_end(trailer_lines(trailers, self.named) if trailers else b"")
 
     def response_end(self, trailers: bytes) -> None:
         """The answer has ended."""
         if self.is_rechunked:
             self.downstream.transport.write(b"0\r\n%b\r\n" % trailers)
-        self._finish(monotonic(), True)
+        self._answer_ended(monotonic())
+
+    def _answer_ended(self, now: float) -> None:
+        """The answer is through. If the request is not, and the answer was no refusal, the rest of it still goes on."""
+        upstream = self.upstream
+        if self.down == BODY and self.status < 400 and upstream is not None and upstream.stay_for_request():
+            self.up = FINISHED
+            self.downstream.set_deadline(self.downstream.listener.spec.timeouts.body_idle, DUE_BODY)
+        else:
+            self._finish(now, True)
 
     def _wait_for_more(self) -> None:
         downstream = self.downstream
@@ -563,14 +588,19 @@ class Exchange:
         pool = self.pool
         assert upstream is not None
         assert pool is not None
-        if not self.upgrade or self.down != DONE or b"upgrade" not in shape.index:
+        protocol = shape.joined(b"upgrade", parser.values)
+        if (
+            not self.upgrade
+            or self.down != DONE
+            or not protocol
+            or not upgrade_protocols(protocol) <= upgrade_protocols(self.upgrade)
+        ):
             self.attempt_failed(PROTOCOL, "101 that nobody asked for")
             return
         self.up = RESPONDING
         self.status = 101
         self.upgraded = True
         self.first_byte_us = int((monotonic() - self.sent) * 1e6)
-        protocol = shape.joined(b"upgrade", parser.values)
         cells = self.plane.cells
         cells[pool.row + POOL_UPGRADED] += 1
         cells[pool.row + POOL_UPGRADED_OPEN] += 1
@@ -667,6 +697,7 @@ class Exchange:
         assert backend is not None
         if action == DETACH:
             self._drop_upstream()
+            self._finish(monotonic(), False)
             return
         if action not in (NEXT, REPEAT, CUT):
             return
@@ -712,6 +743,7 @@ class Exchange:
         pool = self.pool
         assert pool is not None
         self.attempts += 1
+        self.has_seat = True
         pool.account.acquire(backend, self.h)
         self._connect(backend)
 
@@ -801,7 +833,10 @@ class Exchange:
         if action == IMPOSSIBLE:
             raise AssertionError(f"a client left in {self.down}, {self.up}")
         if action == DETACH:
+            self.down = GONE
             self._drop_upstream()
+            self._leave_seat()
+            self._settle(monotonic())
         elif action == ABANDON:
             self.down = GONE
             pool = self.pool
@@ -888,11 +923,12 @@ class Exchange:
             upstream.close()
 
     def _leave_seat(self) -> None:
-        """The backend holds this exchange no longer. `up` is SENDING or RESPONDING or CONNECTING until here."""
+        """The backend holds this exchange no longer."""
         backend = self.backend
-        if backend is not None and CONNECTING <= self.up <= RESPONDING:
+        if backend is not None and self.has_seat:
             pool = self.pool
             assert pool is not None
+            self.has_seat = False
             self.up = BROKEN
             account = pool.account
             account.release(backend, self.h)
@@ -905,8 +941,7 @@ class Exchange:
         if upstream is not None:
             self.upstream = None
             upstream.release(is_answered and self.down == DONE)
-        if self.up <= RESPONDING:
-            self._leave_seat()
+        self._leave_seat()
         self.up = FINISHED
         self._settle(now)
         self.downstream.answered(self.keep_alive)

@@ -33,7 +33,8 @@ BODY: Final = 2
 CHUNKS: Final = 3
 REST: Final = 4
 TUNNEL: Final = 5
-DEAD: Final = 6
+ANSWERED: Final = 6  # nothing any more, but the request is still being sent
+DEAD: Final = 7
 
 # Indexes into ledger.UPSTREAM_ERRORS.
 RESET: Final = 3
@@ -92,6 +93,8 @@ class Upstream(asyncio.Protocol):
             self._read_chunks(data)
         elif mode == TUNNEL:
             cast("Exchange", self.exchange).tunnel_down(data)
+        elif mode == ANSWERED:
+            cast("Exchange", self.exchange).attempt_failed(PROTOCOL, "octets behind the answer")
         else:
             self.close()  # nobody asked: what it says now must not become the next answer
 
@@ -140,6 +143,13 @@ class Upstream(asyncio.Protocol):
         self.exchange = exchange
         self.mode = HEAD
         self._keep_alive = False
+
+    def stay_for_request(self) -> bool:
+        """The answer has ended before the request: go on taking the request, if the connection will last."""
+        if self._keep_alive and not self._buffer:
+            self.mode = ANSWERED
+            return True
+        return False
 
     def tunnel(self) -> bytes:
         """Octets are no longer messages. Returns those that came behind the head."""

@@ -15,6 +15,7 @@ or CR before it, versions other than 1.0 and 1.1, transfer codings other than `c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -28,6 +29,7 @@ _BAD_IN_REASON: Final = bytes([c for c in range(256) if (c < 32 and c != 9) or c
 
 # What ends a request line, and the minor version that it names.
 _VERSIONS: Final = {b" HTTP/1.1\r\n": 1, b" HTTP/1.0\r\n": 0}
+_CHUNKED_IN_TABS: Final = re.compile(rb"(?<=\r\n)(transfer-encoding):[ \t]*chunked[ \t]*(?=\r\n)", re.IGNORECASE)
 _KNOWN_METHODS: Final = frozenset(
     (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"TRACE", b"PATCH", b"PROPFIND", b"PROPPATCH", b"MKCOL",
      b"COPY", b"MOVE", b"LOCK", b"UNLOCK", b"SEARCH", b"REPORT", b"PURGE", b"LINK", b"UNLINK")
@@ -71,12 +73,17 @@ def _request_parser(sink: _Sink) -> httptools.HttpRequestParser:
 
 
 class RequestParser:
-    """Parses complete request heads. After `parse` the attributes describe the request until the next call."""
+    """Parses complete request heads. After `parse` the attributes describe the request until the next call.
 
-    __slots__ = ("_parser", "_sink", "method", "minor", "names", "target", "values")
+    All connections share it, so what one of them left in the parser must not touch another: after each head the parser
+    is given up, unless the caller says by `is_clean` that the head was good and announced no body.
+    """
+
+    __slots__ = ("_parser", "_sink", "is_clean", "method", "minor", "names", "target", "values")
 
     def __init__(self) -> None:
         self._sink = _Sink()
+        self.is_clean = True
         self._parser = _request_parser(self._sink)
         self.method = b""
         self.target = b""
@@ -93,6 +100,9 @@ class RequestParser:
         if lines > max_fields:
             raise BadMessage(431, "head_too_large", f"more than {max_fields} header fields")
         sink = self._sink
+        if not self.is_clean:
+            self._parser = _request_parser(sink)
+        self.is_clean = False
         sink.fields.clear()
         sink.targets.clear()
         space = head.find(b" ")
@@ -112,7 +122,6 @@ class RequestParser:
         version = space + 1 + len(target)
         minor = _VERSIONS.get(head[version : version + 11], -1) if head.startswith(target, space + 1) else -1
         if minor < 0:
-            self.renew()
             if head.startswith(b" HTTP/", version):
                 raise BadMessage(505, "unsupported", "HTTP version")
             raise BadMessage(400, "bad_request", "malformed request line")
@@ -130,9 +139,8 @@ class RequestParser:
         try:
             self._parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            self.renew()
+            pass
         except httptools.HttpParserError as error:
-            self.renew()
             if isinstance(error, httptools.HttpParserInvalidURLError):
                 raise BadMessage(400, "bad_request", "invalid request target") from None
             message = _error_of(error)
@@ -140,9 +148,18 @@ class RequestParser:
                 raise BadMessage(505, "unsupported", "HTTP version") from None
             raise BadMessage(400, "bad_request", message) from None
 
-    def renew(self) -> None:
-        """The head just parsed announced a body: this parser's state is of no more use."""
-        self._parser = _request_parser(self._sink)
+
+def with_plain_spaces(head: bytes) -> bytes:
+    """A head whose only odd thing is tabs around `chunked`: HTTP allows them (RFC 9110 5.6.3), the parser does not."""
+    return _CHUNKED_IN_TABS.sub(rb"\1: chunked", head)
+
+
+def as_known_version(head: bytes) -> bytes:
+    """A head of HTTP/1.2 to 1.9 as one of HTTP/1.1, the highest minor version known (RFC 9110 2.5, 6.2)."""
+    end = head.find(b"\r\n")
+    if head[end - 9 : end - 1] == b" HTTP/1." and head[end - 1] in b"23456789":
+        return head[: end - 1] + b"1" + head[end:]
+    return head
 
 
 class ResponseParser:
@@ -223,15 +240,25 @@ def _pairs(kind: Callable[[object], _Parser], head: bytes) -> tuple[Names, Value
 class EarlyCheck:
     """Looks at a head that is still arriving, so that nonsense is refused at once and not when a deadline ends."""
 
-    __slots__ = ("_parser",)
+    __slots__ = ("_has_line", "_parser", "_seen")
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(_Sink())
+        self._has_line = False
+        self._seen = 0
 
-    def feed(self, data: bytes) -> str:
-        """Feed the next octets of the head; returns what is wrong with them, or ""."""
+    def look(self, head: bytes) -> str:
+        """Look at what there is of the head by now; returns what is wrong with it, or ""."""
+        if not self._has_line:
+            end = head.find(b"\r\n")
+            if end >= 0:
+                self._has_line = True
+                if b" HTTP/" not in head[:end]:
+                    return "no HTTP version in the request line"
+        news = head[self._seen :]
+        self._seen = len(head)
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(news)
         except (httptools.HttpParserUpgrade, httptools.HttpParserInvalidMethodError):
             return ""
         except httptools.HttpParserError as error:
@@ -246,10 +273,11 @@ class ChunkedDecoder:
     or trailers are refused.
     """
 
-    __slots__ = ("_body", "_done", "_kind", "_limit", "_overhead", "_parser", "_tail", "trailers")
+    __slots__ = ("_body", "_done", "_is_request", "_limit", "_overhead", "_parser", "_tail", "trailers")
 
     def __init__(self, is_request: bool, limit: int = 16384) -> None:
         self._body: list[bytes] = []
+        self._is_request = is_request
         self._done = False
         self._limit = limit
         self._overhead = 0
@@ -277,6 +305,9 @@ class ChunkedDecoder:
             try:
                 self._parser.feed_data(piece)
             except httptools.HttpParserError as error:
+                if self._is_framing_in_trailers(error) and piece.endswith(END_OF_HEAD):
+                    self.trailers.clear()
+                    return body, stop
                 raise BadMessage(400, "bad_request", _error_of(error)) from None
             if self._done:
                 return body, stop
@@ -287,6 +318,11 @@ class ChunkedDecoder:
             if start >= len(data):
                 self._tail = (self._tail + data)[-3:] if len(data) < 3 else data[-3:]
                 return body, -1
+
+    def _is_framing_in_trailers(self, error: Exception) -> bool:
+        """Whether an answer's trailers name a length or a coding, at which the parser stops: the body is whole then, and
+        such trailers are dropped anyway. A request that does so is refused."""
+        return not self._is_request and str(error).startswith(("Content-Length can't", "Transfer-Encoding can't"))
 
     def _next_empty_line(self, data: bytes, start: int) -> int:
         """Where the next empty line ends at or after `start`, counting what the last call left; else the end."""

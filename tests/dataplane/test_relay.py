@@ -222,6 +222,24 @@ async def test_a_websocket_is_a_tunnel_with_half_close() -> None:
         writer.close()
 
 
+async def test_a_backend_that_stops_sending_through_a_tunnel_still_receives() -> None:
+    received = asyncio.get_running_loop().create_future()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello")
+        writer.write_eof()
+        received.set_result(await reader.readexactly(6))
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request("GET", "/", b"Connection: Upgrade\r\nUpgrade: echo\r\n", close=False))
+        assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"\r\n\r\nhello")
+        writer.write(b"answer")
+        assert await asyncio.wait_for(received, PATIENCE_S) == b"answer"
+        writer.close()
+
+
 async def test_a_refused_upgrade_is_an_ordinary_answer() -> None:
     async with backend(answering(answer(b"no", "426 Upgrade Required"))) as b0, running(pool_of(b0.port)) as proxy:
         got = await proxy.ask(
@@ -349,7 +367,7 @@ async def test_octets_behind_an_answer_end_the_connection_and_reach_nobody() -> 
         (b"GET / HTTP/1.1\nHost: a\n\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: b\rc\r\n\r\n", 400),
         (b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-        (b"GET / HTTP/1.2\r\nHost: a\r\n\r\n", 505),
+        (b"GET / HTTP/3.0\r\nHost: a\r\n\r\n", 505),
         (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
         (b"GET /\r\n\r\n", 400),
         (b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", 501),

@@ -112,9 +112,14 @@ def test_endless_extensions_and_trailers_are_refused(endless: bytes) -> None:
             decoder.feed(endless[at : at + 512])
 
 
-def test_nonsense_is_seen_before_the_head_is_complete() -> None:
-    assert EarlyCheck().feed(b"GET / HTTP/1.1\nHost") != ""
-    assert EarlyCheck().feed(b"GET / HTTP/1.1\r\nHost: a\r\nX") == ""
-    check = EarlyCheck()
-    assert check.feed(b"GET / HTTP/1.1\r\n") == ""
-    assert check.feed(b"Bad Name") != ""
+@pytest.mark.parametrize("step", [1, 2, 3, 1000])
+def test_nonsense_is_seen_before_the_head_is_complete(step: int) -> None:
+    def first_problem(octets: bytes) -> str:
+        check = EarlyCheck()
+        return next(filter(None, (check.look(octets[:end]) for end in range(step, len(octets) + step, step))), "")
+
+    assert first_problem(b"GET / HTTP/1.1\r\nHost: a\r\nX: y") == ""
+    assert first_problem(b"FROB / HTTP/1.1\r\nHost: a\r\nX: y") == ""
+    assert first_problem(b"GET / HTTP/1.1\nHost: a\nX: y") != ""
+    assert first_problem(b"GET / HTTP/1.1\r\nBad Name: y") != ""
+    assert first_problem(b"GET /\r\nHost: a") != ""
