@@ -126,6 +126,10 @@ class TestSlots:
         assert ceil(1.1 * 1.1 * 100) == 122
         assert Bound([1.1, 8.9], 1.1, 0).slots(0, 1000) == 121
 
+    def test_the_smallest_share_there_is_has_its_gap(self) -> None:
+        bound = Bound([1.0, 5.0], 1.25, 2)
+        assert [bound.has_room(0, held, 1) for held in range(5)] == [True, True, True, False, False]
+
     def test_no_factor_is_no_bound(self) -> None:
         bound = Bound([1.0, 1.0], factor=None)
         assert bound.slots(0, 10) is None

@@ -197,6 +197,16 @@ class TestEjection:
         self.fail(pool, 3, 1.0, "b2")
         assert pool.spared == 3
 
+    def test_the_share_itself_may_be_reached(self) -> None:
+        pool = pool_of(4, ejection=self.POLICY)
+        assert [any(self.fail(pool, 3, 1.0, name)) for name in ("b0", "b1", "b2")] == [True, True, False]
+
+    def test_the_end_that_comes_first_is_announced(self) -> None:
+        pool = pool_of(5, ejection=self.POLICY)
+        self.fail(pool, 3, 1.0)
+        self.fail(pool, 3, 4.0, "b1")
+        assert [pool.advance(at) for at in (4.0, 11.0, 14.0)] == [11.0, 14.0, None]
+
     def test_the_only_backend_is_never_ejected(self) -> None:
         pool = pool_of(1, ejection=self.POLICY)
         assert not any(self.fail(pool, 10, 1.0))
@@ -206,6 +216,16 @@ class TestEjection:
         pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
         results = [True, False] * 9 + [False, False, False]
         assert [pool.observe_result("b0", ok, 101.0) for ok in results] == [False] * 19 + [True, False]
+
+    def test_just_that_rate_is_not_above_it(self) -> None:
+        pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
+        assert not any(pool.observe_result("b0", ok, 101.0) for ok in [True, False] * 30)
+
+    def test_successes_of_the_half_window_before_count(self) -> None:
+        pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
+        for _ in range(30):
+            pool.observe_result("b0", True, 101.0)
+        assert self.fail(pool, 31, 106.0) == [False] * 30 + [True]
 
     def test_failures_of_long_ago_are_out_of_the_window(self) -> None:
         pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))

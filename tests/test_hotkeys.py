@@ -75,6 +75,29 @@ class TestMeter:
             table = meter.fold(now)
         assert table.work / 1e6 / MEMORY_S == pytest.approx(4, rel=0.06)
 
+    def test_the_greater_of_both_shares_ranks_a_key(self) -> None:
+        meter = Meter()
+        meter.fold(1.0)
+        for h in range(100):
+            meter.seen.extend([h] * 1000)
+        meter.acquire(500)
+        assert meter.fold(1.1).rows[0].key == 500
+        meter.release(500)
+        for h in range(100):
+            for _ in range(1000):
+                meter.acquire(h)
+        meter.seen.extend([600] * 200_000)
+        assert meter.fold(1.2).rows[0].key == 600
+
+    def test_keys_of_a_single_seat_among_thousands_count_into_the_whole(self) -> None:
+        meter = Meter(capacity=64)
+        meter.fold(1.0)
+        meter.held.update(dict.fromkeys(range(3000), 1))
+        meter.held[-1] = 1000
+        table = meter.fold(1.1)
+        assert table.work == pytest.approx(400_000_000, rel=1e-6)
+        assert table.rows[0] == Row(-1, 0, 100_000_000, 1000)
+
     def test_a_key_that_ended_fades(self) -> None:
         meter = Meter()
         meter.fold(1.0)
@@ -165,9 +188,10 @@ class TestJudgement:
     def test_cold_again_only_after_a_while_below_half(self) -> None:
         watch = Watch(lambda at: 10.0 if at < 1 else 3.5)
         assert watch.run(30) == [3, 2]
-        watch = Watch(lambda at: 10.0 if at < 1 else 2.0)
-        assert watch.run(30) == [3, 0]
-        assert HOLD_S < watch.changes[-1][0] - 101 < HOLD_S + 1
+        for seats in (2.0, 1.0, 0.5):
+            watch = Watch(lambda at, seats=seats: 10.0 if at < 1 else seats)  # type: ignore[misc]
+            assert watch.run(30) == [3, 0]
+            assert HOLD_S < watch.changes[-1][0] - 101 < HOLD_S + 1
 
     @given(st.floats(8, 120), st.floats(0, 0.08), st.integers(0, 2**32))
     @settings(max_examples=40, deadline=None)
@@ -184,6 +208,7 @@ class TestJudgement:
         assert len(ends) < 8
         spans = [later - sooner for sooner, later in pairwise(ends)]
         assert spans == sorted(spans)
+        assert spans[1] - spans[0] == pytest.approx(2 * HOLD_S, abs=0.3)
         assert spans[-1] >= LONGEST_HOLD_S - 1
 
     def test_a_few_seats_in_a_quiet_pool_are_nobodys_trouble(self) -> None:
@@ -198,6 +223,12 @@ class TestJudgement:
         watch.run(1)
         watch.backends = 4
         assert watch.run(1) == [4]
+
+    def test_a_larger_factor_lets_a_key_be(self) -> None:
+        for factor, reach in ((1.25, {HOT: 5}), (None, {HOT: 5}), (1.5, {HOT: 3}), (2.0, {})):
+            keys = HotKeys()
+            keys.judge(1.0, [table_at(1.0, {HOT: 20.0})], 10, factor, 0)
+            assert keys.reach == reach
 
     def test_without_traffic_nothing_is_hot(self) -> None:
         assert not HotKeys().judge(1.0, [], 10, 1.25, None)

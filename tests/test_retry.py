@@ -87,6 +87,12 @@ class TestBudget:
         budget.advance(2.0 + WINDOW_S, 0)
         assert budget.left(3.0 + WINDOW_S, 0, 0) == 2
 
+    def test_it_remembers_no_more_than_a_sample_a_second(self) -> None:
+        budget = RetryBudget(share=0.2, floor=10)
+        for tenth in range(400):
+            budget.spend(tenth / 10, tenth, 0)
+        assert len(budget._samples) <= 12
+
     def test_old_traffic_is_forgotten(self) -> None:
         budget = RetryBudget(share=0.5, floor=0)
         for second in range(40):

@@ -132,6 +132,12 @@ class TestASetAndNothingElse:
         assert len({ring.fingerprint for ring in rings}) == len(rings)
         assert build_ring([("a", 1), ("b", 1)]).fingerprint == build_ring([("b", 1.0), ("a", 1.0)]).fingerprint
 
+    def test_a_weight_of_minus_zero_is_zero(self) -> None:
+        assert build_ring([("a", -0.0)]).fingerprint == build_ring([("a", 0)]).fingerprint
+
+    def test_a_thousand_and_twenty_four_tokens_unless_told_otherwise(self) -> None:
+        assert build_ring([("a", 1), ("b", 0.5)]).counts == (1024, 512)
+
     @pytest.mark.parametrize(
         ("members", "complaint"),
         [([("a", 1), ("a", 1)], "'a' comes twice"), ([("a", 1), ("b", 1), ("a", 2)], "twice"), ([("", 1)], "no name")],
