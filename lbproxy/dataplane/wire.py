@@ -320,8 +320,8 @@ class ChunkedDecoder:
                 return body, -1
 
     def _is_framing_in_trailers(self, error: Exception) -> bool:
-        """Whether an answer's trailers name a length or a coding, at which the parser stops: the body is whole then, and
-        such trailers are dropped anyway. A request that does so is refused."""
+        """Whether an answer's trailers name a length or a coding, at which the parser stops. The body is whole then and
+        such trailers are dropped anyway; a request that has them is refused."""
         return not self._is_request and str(error).startswith(("Content-Length can't", "Transfer-Encoding can't"))
 
     def _next_empty_line(self, data: bytes, start: int) -> int:

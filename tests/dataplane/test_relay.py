@@ -355,6 +355,9 @@ async def test_octets_behind_an_answer_end_the_connection_and_reach_nobody() -> 
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a b\r\nContent-Length: 500\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 500\r\n\r\n", 400),
+        (b"POST * HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\nx", 400),
         (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
@@ -385,6 +388,9 @@ async def test_what_is_refused_is_answered_and_reaches_no_backend(octets: bytes,
         assert parts(got)[0] == status
         assert got.count(b"HTTP/1.1 ") == 1
         assert b0.octets == b""
+        # All connections share a parser: nothing of this one is left for the next.
+        for method in ("GET", "POST", "FROB"):
+            assert parts(await proxy.ask(request(method)))[0] == 200
         assert proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) <= 1
 
 
