@@ -352,7 +352,7 @@ def _stickiness() -> Row:
             ),
             timeseries(
                 5,
-                "On their owner",
+                "On their owner, over time",
                 "Share of the keyed requests served by the backend that owns the key, or that it is pinned to.",
                 "percentunit",
                 query(kept_share(POOL), "on their owner"),
