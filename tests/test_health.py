@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lbproxy.core.health import RAMP_STEPS, Damping, PoolHealth, is_success, ramp
+from lbproxy.core.health import RAMP_STEPS, STATES, Damping, PoolHealth, is_success, ramp
 from lbproxy.core.ledger import UPSTREAM_ERRORS
 from lbproxy.core.spec import Ejection, Health
 
@@ -233,6 +233,26 @@ class TestEjection:
         assert not any(self.fail(pool, 19, 116.0))
         assert self.fail(pool, 1, 121.0) == [True]
 
+    def test_a_workers_streak_ejects_at_once_within_the_share(self) -> None:
+        pool = pool_of(4, ejection=self.POLICY)
+        assert pool.observe_streak("b0", 1.0)
+        assert not pool.observe_streak("b0", 2.0)
+        assert pool.observe_streak("b1", 2.0)
+        assert not pool.observe_streak("b2", 2.0)
+        assert (pool.serving(2.0), pool.spared) == ({"b2", "b3"}, 1)
+        assert pool.observe_streak("b0", 11.0)
+        assert pool.backends["b0"].ejection_s == 20
+
+    def test_counted_results_eject_by_their_rate_alone(self) -> None:
+        pool = pool_of(4, ejection=Ejection(consecutive_errors=3, failure_rate=0.5, min_requests=20))
+        assert not pool.observe_counts("b0", 5, 14, 101.0)
+        assert not pool.observe_counts("b0", 0, 0, 101.5)
+        assert not pool.observe_counts("b0", 10, 0, 102.0)
+        assert pool.observe_counts("b0", 0, 2, 103.0)
+        assert not pool.observe_counts("b0", 0, 100, 104.0)
+        quiet = pool_of(4, ejection=Ejection(consecutive_errors=3))
+        assert not quiet.observe_counts("b0", 0, 1000, 101.0)
+
     @pytest.mark.parametrize("error", UPSTREAM_ERRORS)
     def test_what_goes_wrong_with_the_backend_is_its_fault(self, error: str) -> None:
         assert is_success(0, error) is False
@@ -287,10 +307,61 @@ class TestSlowStart:
 
     def test_those_that_must_carry_the_pool_start_at_once(self) -> None:
         pool = pool_of(2, up=False)
+        for name in ("b0", "b1"):
+            probe(pool, "-", 4.0, name)
+        probe(pool, "++", 5.0)
+        probe(pool, "++", 6.0, "b1")
+        assert pool.share("b0", 5.1, 30.0) == 1.0
+        assert pool.share("b1", 6.1, 30.0) == 0.1
+
+    def test_those_that_begin_with_the_pool_start_at_once_whenever_their_first_result_comes(self) -> None:
+        pool = pool_of(3, up=False)
         probe(pool, "+", 5.0)
         probe(pool, "+", 6.0, "b1")
-        assert pool.share("b0", 5.0, 30.0) == 1.0
-        assert pool.share("b1", 6.0, 30.0) == 0.1
+        probe(pool, "-++", 6.0, "b2")
+        pool.keep(["b0", "b1", "b2", "late"])
+        probe(pool, "+", 7.0, "late")
+        assert [pool.share(name, 7.0, 30.0) for name in pool.backends] == [1.0, 1.0, 0.1, 0.1]
+
+
+class TestUnderAnotherConfiguration:
+    def test_what_is_known_of_those_that_stay_stays_known(self) -> None:
+        pool = pool_of(4, ejection=Ejection(consecutive_errors=1, base=10))
+        probe(pool, "---")
+        pool.observe_result("b1", False, 1.0)
+        pool.observe_drain("b2", True)
+        heir = pool.under(PROBES, Ejection(), DAMPING, ["b0", "b1", "b2", "b9"])
+        assert {name: each.state(2.0) for name, each in heir.backends.items()} == {
+            "b0": "down",
+            "b1": "ejected",
+            "b2": "draining",
+            "b9": "unknown",
+        }
+        assert heir.share("b9", 2.0, 30.0) == 1.0
+
+    def test_it_is_a_copy(self) -> None:
+        pool = pool_of(2)
+        heir = pool.under(PROBES, Ejection(), DAMPING, ["b0"])
+        probe(heir, "---")
+        assert heir.backends["b0"].state(2.0) == "down"
+        assert pool.backends["b0"].state(2.0) == "up"
+        assert set(pool.backends) == {"b0", "b1"}
+
+    def test_a_new_machine_under_an_old_name_is_unknown(self) -> None:
+        pool = pool_of(3)
+        heir = pool.under(PROBES, Ejection(), DAMPING, list(pool.backends), renewed=["b1"])
+        assert heir.backends["b1"].state(1.0) == "unknown"
+        assert heir.serving(1.0) == {"b0", "b2"}
+        probe(heir, "+", 5.0, "b1")
+        assert heir.share("b1", 5.0, 30.0) == 0.1
+
+    def test_without_probes_nobody_stays_down(self) -> None:
+        pool = pool_of(3)
+        probe(pool, "---")
+        heir = pool.under(Health(kind="none"), Ejection(), DAMPING, ["b0", "b1", "b2"])
+        assert heir.serving(2.0) == {"b0", "b1", "b2"}
+        again = heir.under(PROBES, Ejection(), DAMPING, ["b0", "b1", "b2"])
+        assert again.serving(2.0) == {"b0", "b1", "b2"}
 
 
 class Pool(RuleBasedStateMachine):
@@ -361,6 +432,7 @@ class Pool(RuleBasedStateMachine):
             assert not (backend.is_eligible(now) and backend.is_standby(now))
             assert backend.is_eligible(now) == (backend.state(now) == "up")
             assert backend.is_standby(now) == (backend.state(now) in ("unknown", "held"))
+            assert backend.state(now) in STATES
             assert backend.held_until - now <= DAMPING.longest_hold_s
             assert backend.ejected_until - now <= 64
         assert sum(backend.ejected_until > now for backend in backends.values()) <= 2

@@ -28,6 +28,7 @@ up to `max`, and one repetition is forgotten for every span of good service as l
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import copy
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -35,6 +36,9 @@ from lbproxy.core.spec import Ejection, Health
 
 WINDOW_S: Final = 10.0
 RAMP_STEPS: Final = 10
+
+# Every word that `BackendHealth.state` can say.
+STATES: Final = ("up", "unknown", "held", "draining", "ejected", "down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ class BackendHealth:
         self.reformed_at = 0.0
         # By the operator.
         self.draining = False
-        # When it last became eligible beside others that were; -inf when it had to carry the pool at once.
+        # When it last became eligible beside others that were; -inf when it had to carry the pool at once or
+        # began with it, for then nobody else had its keys.
         self.since = float("-inf")
 
     def is_eligible(self, now: float) -> bool:
@@ -148,14 +153,42 @@ class PoolHealth:
         # How often a backend was left in although its results were bad, because max_share was reached.
         self.spared = 0
         self._eligible: set[str] = set()
+        # Those that began together with the pool and have no result yet: nobody carried their keys before them.
+        self._founders: set[str] = set()
 
     def keep(self, names: Collection[str]) -> None:
         """Know exactly these backends: new ones are unknown (or up, when the pool has no probes), others forgotten."""
+        is_founding = not self.backends
         for name in self.backends.keys() - set(names):
             del self.backends[name]
         for name in names:
             if name not in self.backends:
                 self.backends[name] = BackendHealth(True if self.probes.kind == "none" else None)
+                if is_founding:
+                    self._founders.add(name)
+        self._founders &= self.backends.keys()
+        self._eligible &= self.backends.keys()
+
+    def under(
+        self,
+        probes: Health,
+        ejection: Ejection,
+        damping: Damping,
+        names: Collection[str],
+        renewed: Collection[str] = (),
+    ) -> PoolHealth:
+        """The same facts under another configuration, as a copy. `renewed` are names of what are now new machines."""
+        heir = PoolHealth(probes, ejection, damping)
+        heir.spared = self.spared
+        heir.backends.update({name: copy(self.backends[name]) for name in self.backends if name not in renewed})
+        heir._eligible = self._eligible.difference(renewed)
+        heir._founders = self._founders.difference(renewed)
+        heir.keep(names)
+        if probes.kind == "none":
+            for backend in heir.backends.values():
+                if backend.healthy is not True:
+                    backend.healthy, backend.streak, backend.held_until = True, 0, 0.0
+        return heir
 
     def serving(self, now: float) -> set[str]:
         """Who may be given new exchanges: the eligible, or if there are none the standbys, or nobody."""
@@ -178,6 +211,7 @@ class PoolHealth:
         if ok:
             self._rise(backend, now)
         else:
+            self._founders.discard(name)
             self._fall(backend, now)
         return True
 
@@ -187,8 +221,21 @@ class PoolHealth:
         if now < backend.ejected_until:
             return False
         backend.errors = 0 if ok else backend.errors + 1
-        self._count(backend, ok, now)
+        self._count(backend, int(ok), int(not ok), now)
         return not ok and self._is_bad(backend) and self._eject(backend, now)
+
+    def observe_counts(self, name: str, good: int, bad: int, now: float) -> bool:
+        """Take the results of many real requests at once, in no known order: only their rate can speak against it."""
+        backend = self.backends[name]
+        if now < backend.ejected_until or not good + bad:
+            return False
+        self._count(backend, good, bad, now)
+        return bad > 0 and self._is_rate_bad(backend) and self._eject(backend, now)
+
+    def observe_streak(self, name: str, now: float) -> bool:
+        """Take a worker's word that so many requests in a row have failed as the policy allows."""
+        backend = self.backends[name]
+        return now >= backend.ejected_until and self._eject(backend, now)
 
     def observe_drain(self, name: str, draining: bool) -> bool:
         """The operator drains a backend, or takes that back."""
@@ -207,7 +254,9 @@ class PoolHealth:
         self._release(now)
         eligible = {name for name, backend in self.backends.items() if backend.is_eligible(now)}
         for name in eligible - self._eligible:
-            self.backends[name].since = now if self._eligible else float("-inf")
+            is_latecomer = self._eligible and name not in self._founders
+            self.backends[name].since = now if is_latecomer else float("-inf")
+        self._founders -= eligible
         self._eligible = eligible
         ends = [end for each in self.backends.values() for end in (each.held_until, each.ejected_until) if end > now]
         return min(ends, default=None)
@@ -246,19 +295,23 @@ class PoolHealth:
             backend.ejections -= 1
             backend.reformed_at += backend.ejection_s
 
-    def _count(self, backend: BackendHealth, ok: bool, now: float) -> None:
+    def _count(self, backend: BackendHealth, more_good: int, more_bad: int, now: float) -> None:
         good, bad, good_before, bad_before = backend.counts
         halves = int((now - backend.window_at) / (WINDOW_S / 2))
         if halves:
             backend.window_at += halves * (WINDOW_S / 2)
             good_before, bad_before = (good, bad) if halves == 1 else (0, 0)
             good = bad = 0
-        backend.counts = (good + ok, bad + (not ok), good_before, bad_before)
+        backend.counts = (good + more_good, bad + more_bad, good_before, bad_before)
 
     def _is_bad(self, backend: BackendHealth) -> bool:
         policy = self.ejection
         if policy.consecutive_errors and backend.errors >= policy.consecutive_errors:
             return True
+        return self._is_rate_bad(backend)
+
+    def _is_rate_bad(self, backend: BackendHealth) -> bool:
+        policy = self.ejection
         if policy.failure_rate is None:
             return False
         good, bad, good_before, bad_before = backend.counts
