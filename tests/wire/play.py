@@ -75,6 +75,11 @@ class Client(asyncio.Protocol):
             self.stream.close()
         self._change.set()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing more can be sent: the connection is broken, not just half-closed by the proxy."""
+        return self._transport is None or self._transport.is_closing()
+
     async def until(self, test: Callable[[], bool], patience: float) -> bool:
         """Wait until the test holds, the connection ends or patience runs out; returns whether the test holds."""
         deadline = asyncio.get_running_loop().time() + patience
@@ -151,7 +156,7 @@ async def play(case: Case, backend: Backend, host: str, port: int) -> Result:
     except OSError as error:
         return Result(case, Seen(mark, stream), (f"no connection to the proxy: {error}",))
     for step in case.send:
-        if client.ended:
+        if client.is_gone:
             break
         await client.perform(step, mark, case.patience)
     await client.settle(case)

@@ -211,7 +211,6 @@ EMPTY = [
         got_field("ETag", b'"x"'),
         got_field("Cache-Control", b"max-age=5"),
         got_field("Vary", b"Accept"),
-        got_field("Date", DATE.partition(": ")[2].encode()),
         answer=answer("304 Not Modified", 'ETag: "x"', "Cache-Control: max-age=5", "Vary: Accept"),
     ),
     case(
@@ -235,11 +234,12 @@ EMPTY = [
     case(
         "empty-205-body",
         "9110 15.3.6",
-        SHOULD,
-        get(),
-        either(all_of(answers(205), body(b"")), status(502)),
-        answer=answer("205 Reset Content", "Content-Length: 5", body=b"hello"),
-        why="a server generates no content with 205",
+        MUST,
+        (get(), AwaitFinals(1), PROBE),
+        either(all_of(answers(205, 200), body(b"answer to probe", 1)), status(502)),
+        answer={"": answer("205 Reset Content", "Content-Length: 5", body=b"hello")},
+        methods="GET GET",
+        why="a 205 has no content, but is framed like any answer: what follows must not slip",
     ),
     case(
         "empty-200-1.0-backend",

@@ -213,7 +213,7 @@ VERSIONS = [
         why="without HTTP/2 the preface is a request of an unknown version",
     ),
     case("version-missing", "9112 2.2", SHOULD, raw("GET /~~", HOST_LINE), rejected(400, 505)),
-    case("version-missing-alone", "9112 2.2", SHOULD, b"GET /~~\r\n", rejected(400, 505), why="HTTP/0.9 is no more"),
+    case("version-missing-alone", "9112 2.2", SHOULD, raw("GET /~~"), rejected(400, 505), why="HTTP/0.9 is no more"),
     case("version-missing-space", "9112 2.2", SHOULD, raw("GET /~~ ", HOST_LINE), rejected(400, 505)),
     case("version-1.0-no-host", "9112 3.2", MUST, raw("GET /~~ HTTP/1.0"), either(relayed(), refused(400))),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.wire.case import DATE, MUST, SHOULD, Close, Pause, Trickle, answer, case, get, octets, ok, raw
+from tests.wire.case import DATE, MUST, SHOULD, Close, Pause, Trickle, case, get, octets, ok, raw
 from tests.wire.expect import (
     Check,
     Seen,
@@ -432,14 +432,6 @@ SLOW = [
         answers(200),
         body(BODY),
         answer=(ok(BODY)[:12], Pause(0.05), ok(BODY)[12:40], Pause(0.05), ok(BODY)[40:]),
-    ),
-    case(
-        "answer-date-kept",
-        "9110 6.6.1",
-        MUST,
-        get(),
-        got_field("Date", DATE.partition(": ")[2].encode()),
-        answer=answer("200 OK", LENGTH, body=BODY),
     ),
 ]
 
