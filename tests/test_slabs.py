@@ -77,6 +77,24 @@ def test_resting_begins_anew_when_a_gauge_moves() -> None:
     assert layout.release(2, 3 * REST_S, always) != []
 
 
+def test_a_pools_row_outlasts_those_of_its_backends() -> None:
+    layout = Layout()
+    layout.assign([POOL, ("sketch", "api"), ("pool", "web"), backend("a")], 1)
+    layout.assign([], 2)
+    held = {backend("a")}
+
+    def is_quiet(key: RowKey, start: int) -> bool:
+        return key not in held
+
+    for step in range(3):
+        layout.release(2, step * REST_S, is_quiet)
+    assert set(layout.retired) == {POOL, ("sketch", "api"), backend("a")}
+    held.clear()
+    for step in range(3, 7):
+        layout.release(2, step * REST_S, is_quiet)
+    assert layout.retired == ()
+
+
 def test_a_name_that_comes_back_in_time_gets_its_old_row() -> None:
     layout = Layout()
     start = layout.assign([backend("a")], 1)[backend("a")]
@@ -123,7 +141,7 @@ def test_sums_are_over_all_slabs(slabs: Slabs) -> None:
 
 def test_zero_gauges_forgets_one_workers_gauges_and_no_count(slabs: Slabs) -> None:
     layout = Layout(capacity=4096)
-    rows = layout.assign([WORKER, POOL, ("listener", "l"), backend("a")], 1)
+    rows = layout.assign([WORKER, POOL, ("listener", "l"), backend("a"), ("sketch", "api")], 1)
     for cells in slabs.cells:
         for index in range(layout.end):
             cells[index] = 5
@@ -131,15 +149,18 @@ def test_zero_gauges_forgets_one_workers_gauges_and_no_count(slabs: Slabs) -> No
     gauges = {start + offset for key, start in rows.items() for offset in GAUGES[kind_of(key)]}
     assert rows[POOL] + ledger.POOL_IN_FLIGHT in gauges
     assert rows[backend("a")] + ledger.BACKEND_IDLE in gauges
+    assert rows[("sketch", "api")] in gauges
     assert slabs.lists(layout.end)[1] == [0 if index in gauges else 5 for index in range(layout.end)]
     assert slabs.lists(layout.end)[0] == slabs.lists(layout.end)[2] == [5] * layout.end
 
 
-def test_quiet_means_no_gauge_in_any_slab(slabs: Slabs) -> None:
+def test_quiet_means_that_nothing_is_held_in_any_slab(slabs: Slabs) -> None:
     assert slabs.is_quiet(backend("a"), 100)
     slabs.cells[2][100 + ledger.BACKEND_REQUESTS] = 4
+    # As of the last tick, and there are no ticks for a backend that is gone.
+    slabs.cells[2][100 + ledger.BACKEND_IDLE] = 1
     assert slabs.is_quiet(backend("a"), 100)
-    slabs.cells[2][100 + ledger.BACKEND_ACTIVE] = 1
+    slabs.cells[2][100 + ledger.BACKEND_IN_FLIGHT] = 1
     assert not slabs.is_quiet(backend("a"), 100)
     slabs.zero(100, WIDTHS["backend"])
     assert slabs.is_quiet(backend("a"), 100)

@@ -7,9 +7,9 @@ only touched pages cost memory.
 
 One `Layout`, owned by the supervisor, gives each row (`core.ledger.RowKey`) its first cell, the same in every slab.
 A row that the configuration no longer has is not reused at once: exchanges of an older generation may still write to
-it. It is freed when every worker has acknowledged a generation without it and its gauges have then rested at zero for
-a while, and it is zeroed in every slab before anyone else gets it. Until then, a name that comes back gets its old row
-with its old counts.
+it. It is freed when every worker has acknowledged a generation without it and nobody has held anything of it for a
+while (a pool's after its backends'), and it is zeroed in every slab before anyone else gets it. Until then, a name that
+comes back gets its old row with its old counts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,20 @@ from dataclasses import dataclass
 from operator import add
 from typing import Final, Self, cast
 
-from lbproxy.core.ledger import TABLES, Cells, RowKey, RowKind, row_width
+from lbproxy.core.ledger import (
+    BACKEND_IN_FLIGHT,
+    LISTENER_OPEN,
+    POOL_UPGRADED_OPEN,
+    TABLES,
+    Cells,
+    RowKey,
+    RowKind,
+    row_width,
+)
 
 CELL_BYTES: Final = 8
 CAPACITY: Final = 1 << 20  # cells in a slab; a backend takes about forty
-REST_S: Final = 60.0  # how long a removed row's gauges must have been at zero before it may be reused
+REST_S: Final = 60.0  # how long a removed row must have been held by nobody before it may be reused
 
 
 def kind_of(key: RowKey) -> RowKind:
@@ -35,6 +44,8 @@ def kind_of(key: RowKey) -> RowKind:
 
 
 def _gauge_offsets(kind: RowKind) -> tuple[int, ...]:
+    if kind == "sketch":  # a table that is written anew at each tick
+        return tuple(range(row_width(kind)))
     offsets = []
     position = 0
     for column in TABLES[kind]:
@@ -46,6 +57,14 @@ def _gauge_offsets(kind: RowKind) -> tuple[int, ...]:
 
 WIDTHS: Final[dict[RowKind, int]] = {kind: row_width(kind) for kind in TABLES}
 GAUGES: Final[dict[RowKind, tuple[int, ...]]] = {kind: _gauge_offsets(kind) for kind in TABLES}
+# The gauges that are exact at every moment and not only since the last tick: while one is not zero, its row is in use.
+HELD: Final[dict[RowKind, tuple[int, ...]]] = {
+    "worker": (),
+    "listener": (LISTENER_OPEN,),
+    "pool": (POOL_UPGRADED_OPEN,),
+    "backend": (BACKEND_IN_FLIGHT,),
+    "sketch": (),
+}
 
 
 class LayoutFull(Exception):
@@ -91,12 +110,14 @@ class Layout:
     def release(self, acknowledged: int, now: float, is_quiet: Callable[[RowKey, int], bool]) -> list[tuple[int, int]]:
         """Free what may be freed; return (start, width) of each run of cells, for the caller to zero at once.
 
-        `acknowledged` is the oldest generation that any worker still reads, `is_quiet(key, start)` whether the row's
-        gauges are at zero in all slabs.
+        `acknowledged` is the oldest generation that any worker still reads, `is_quiet(key, start)` whether nobody holds
+        anything of the row.
         """
         freed = []
+        held_pools = {key[1] for key in self._retired if key[0] == "backend"}
         for key, row in list(self._retired.items()):
-            if acknowledged < row.generation or not is_quiet(key, row.start):
+            is_held = key[0] in ("pool", "sketch") and key[1] in held_pools
+            if is_held or acknowledged < row.generation or not is_quiet(key, row.start):
                 row.quiet_since = None
             elif row.quiet_since is None:
                 row.quiet_since = now
@@ -154,8 +175,8 @@ class Slabs:
         return [view[:end].tolist() for view in self._views]
 
     def is_quiet(self, key: RowKey, start: int) -> bool:
-        """Whether all gauges of the row are zero in all slabs: nothing in flight, nothing open."""
-        offsets = GAUGES[kind_of(key)]
+        """Whether nothing of the row is held in any slab: nothing in flight, nothing open."""
+        offsets = HELD[kind_of(key)]
         return not any(cells[start + offset] for cells in self.cells for offset in offsets)
 
     def zero(self, start: int, width: int) -> None:
