@@ -1,0 +1,183 @@
+"""One data-plane process: orders in, traffic through, a slab and an access log out.
+
+The supervisor starts it as a fresh interpreter with its slot's number, its end of the control channel and the slabs:
+
+    python -P -m lbproxy.worker SLOT CHANNEL_FD SLAB_FD...
+
+It serves from its first `Generation` on. SIGTERM drains it: nothing new is accepted, running exchanges have
+`drain.timeout` to end. If the channel closes, the supervisor is gone, and it drains likewise; no worker outlives that
+by more than the timeout. It imports nothing that it does not need for traffic: starting takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import uvloop
+
+from lbproxy.channel import (
+    Channel,
+    Generation,
+    Order,
+    ReopenLogs,
+    Report,
+    Sockets,
+    pack_report,
+    unpack_order,
+)
+from lbproxy.core.snapshot import Snapshot, build_snapshot
+from lbproxy.dataplane.listener import DataPlane
+from lbproxy.observe.access_log import AccessLog
+from lbproxy.observe.journal import Fields, Journal, Level, LoggingBridge, describe
+from lbproxy.observe.slabs import Slabs
+
+# Cyclic garbage is rare on the hot path, and what lives at start lives for ever.
+GC_THRESHOLDS: Final = (50_000, 50, 100)
+# Beyond drain.timeout, the kernel ends a worker whose event loop no longer turns.
+LAST_RESORT_S: Final = 5.0
+
+
+class Worker:
+    """What one worker holds, from its first order to its last exchange."""
+
+    def __init__(self, slot: int, control: socket.socket, slabs: Slabs, loop: asyncio.AbstractEventLoop) -> None:
+        self._slot = slot
+        self._cells = slabs.cells[slot]
+        self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
+        self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
+        self._loop = loop
+        self._orders: asyncio.Queue[Order] = asyncio.Queue()
+        self._sockets: dict[str, socket.socket] = {}
+        self._snapshot: Snapshot | None = None
+        self._plane: DataPlane | None = None
+        self._log: AccessLog | None = None
+        self._drain_timeout_s = 0.0
+        self._stopping = asyncio.Event()
+        self._channel = Channel(control, loop, self._receive, self._stopping.set)
+        self.journal = Journal(self._emit)
+
+    async def run(self) -> int:
+        """Serve until told to stop, or until the supervisor is gone; then drain. Returns the exit code."""
+        self._loop.set_exception_handler(self._on_loop_exception)
+        self._loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
+        following = asyncio.create_task(self._follow_orders())
+        stopped = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((following, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        # Following orders never ends but by an error.
+        failure = following.exception() if following.done() else None
+        following.cancel()
+        if failure is not None:
+            self.journal.error("worker failed", error=describe(failure))
+        await self._drain()
+        return 0 if failure is None else 1
+
+    def _receive(self, payload: bytes, descriptors: list[int]) -> None:
+        order = unpack_order(payload)
+        if isinstance(order, Sockets):
+            named = zip(order.names, descriptors, strict=True)
+            self._sockets |= {name: socket.socket(fileno=descriptor) for name, descriptor in named}
+        else:
+            self._orders.put_nowait(order)
+
+    async def _follow_orders(self) -> None:
+        while True:
+            order = await self._orders.get()
+            if isinstance(order, Generation):
+                await self._apply(order)
+            elif isinstance(order, ReopenLogs) and self._log is not None:
+                self._log.reopen()
+
+    async def _apply(self, order: Generation) -> None:
+        snapshot = build_snapshot(
+            order.config, order.number, order.rows, self._snapshot, cells=self._cells, peers=self._peers
+        )
+        self._snapshot = snapshot
+        self._drain_timeout_s = order.config.drain_timeout
+        new = {name: self._sockets.pop(name) for name in snapshot.listeners if name in self._sockets}
+        if self._plane is None:
+            log = AccessLog(order.config.log.access, self._cells, snapshot.row, self._log_trouble)
+            log.start(self._loop)
+            self._log = log
+            self._plane = DataPlane(self._loop, snapshot, self._cells, log, self._on_failing_backend)
+            await self._plane.start(new)
+            settle()
+        else:
+            assert self._log is not None
+            self._plane.apply(snapshot)
+            await self._plane.start(new)
+            self._reconfigure_log(self._log, order)
+        self._say(Report("applied", order.number))
+
+    def _reconfigure_log(self, log: AccessLog, order: Generation) -> None:
+        try:
+            log.reconfigure(order.config.log.access)
+        except OSError as error:
+            self._log_trouble(f"cannot open {order.config.log.access.path}: {error.strerror}")
+
+    async def _drain(self) -> None:
+        if self._plane is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._drain_timeout_s + LAST_RESORT_S)
+            cut = await self._plane.drain(self._drain_timeout_s)
+            if cut:
+                self.journal.warning("exchanges cut off", count=cut)
+        if self._log is not None:
+            self._log.close()
+        self._channel.close()
+
+    def _say(self, report: Report) -> None:
+        self._channel.send(pack_report(report))
+
+    def _emit(self, level: Level, event: str, fields: Fields) -> None:
+        self._say(Report("event", level=level, event=event, fields=fields))
+
+    def _log_trouble(self, problem: str) -> None:
+        self.journal.error("access log", problem=problem)
+
+    def _on_failing_backend(self, pool: str, backend: str, reason: str) -> None:
+        self.journal.warning("backend fails", pool=pool, backend=backend, reason=reason)
+
+    def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.journal.error(
+            "unexpected error",
+            message=str(context.get("message", "")),
+            error=describe(error) if isinstance(error, BaseException) else "",
+        )
+
+
+def settle() -> None:
+    """Take everything that lives now out of the garbage collector's sight, and let it look seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+async def _run(slot: int, channel_fd: int, slab_fds: Sequence[int]) -> int:
+    loop = asyncio.get_running_loop()
+    worker = Worker(slot, socket.socket(fileno=channel_fd), Slabs(slab_fds), loop)
+    logging.getLogger().addHandler(LoggingBridge(worker.journal))
+    return await worker.run()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a worker with the arguments that the supervisor gave it."""
+    # A Ctrl-C reaches the whole foreground group, but it is the supervisor who decides what follows from it.
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(ignored, signal.SIG_IGN)
+    slot, channel_fd, *slab_fds = map(int, arguments)
+    for descriptor in (channel_fd, *slab_fds):
+        os.set_inheritable(descriptor, False)
+    sys.exit(uvloop.run(_run(slot, channel_fd, slab_fds)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
