@@ -1,0 +1,269 @@
+"""The supervisor's core: listening sockets, slabs, worker slots, and the generation that all of them are on.
+
+It never touches user traffic. `start` brings everything up, `apply` moves all workers to another configuration or
+raises and has changed nothing, `drain` lets everything end in peace. Whoever owns it (the server) turns signals and
+files into calls of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from lbproxy.channel import MAX_DESCRIPTORS, Generation, ReopenLogs, Sockets
+from lbproxy.core.ledger import RowKey
+from lbproxy.core.snapshot import Snapshot, build_snapshot
+from lbproxy.core.spec import Config
+from lbproxy.observe.access_log import open_sink
+from lbproxy.observe.facts import WorkerStatus, snapshot_families
+from lbproxy.observe.journal import Journal, describe
+from lbproxy.observe.metrics import Page
+from lbproxy.observe.slabs import Layout, LayoutFull, Slabs, sums
+from lbproxy.slot import Package, Slot
+from lbproxy.sockets import CannotListen, Listening, listen
+
+SWEEP_INTERVAL_S: Final = 1.0
+APPLY_TIMEOUT_S: Final = 15.0
+DRAIN_MARGIN_S: Final = 2.0  # what a worker gets beyond drain.timeout before it is killed
+START_ATTEMPTS: Final = 3
+
+
+class CannotStart(Exception):
+    """Why the proxy cannot start: one clear line."""
+
+
+class CannotApply(Exception):
+    """Why a checked configuration cannot be put in force: one clear line. The old one is in force as before."""
+
+
+def row_keys(config: Config) -> Iterator[RowKey]:
+    """The rows that a configuration needs, in the order of the metrics page."""
+    yield ("worker",)
+    for listener in config.listeners:
+        yield ("listener", listener.name)
+    for pool in config.pools:
+        yield ("pool", pool.name)
+    for pool in config.pools:
+        for backend in pool.backends:
+            yield ("backend", pool.name, backend.name)
+    for pool in config.pools:
+        yield ("sketch", pool.name)
+
+
+class Supervisor:
+    """Worker processes and what they share. `snapshot` is what the workers read too, and nobody serves from it here."""
+
+    def __init__(self, config: Config, journal: Journal) -> None:
+        """Raises CannotStart."""
+        self.is_draining = False
+        self.restarts: dict[str, int] = {}
+        self.slabs = Slabs.create(config.workers)
+        self.layout = Layout()
+        self._journal = journal
+        self._listening: dict[str, Listening] = {}
+        self._waiters: list[asyncio.Future[None]] = []
+        self._slots = [
+            Slot(index, self.slabs.fds, journal, self._greet, self._wake, self._on_end)
+            for index in range(config.workers)
+        ]
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.config = config
+        try:
+            self.snapshot = self._build(config, 1, None)
+        except CannotApply as error:
+            raise CannotStart(str(error)) from None
+        self.page = self._make_page()
+
+    @property
+    def generation(self) -> int:
+        return self.snapshot.generation
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where each listener really listens, by its name; they differ when the port was left to the system."""
+        return {name: str(listening.address) for name, listening in self._listening.items()}
+
+    def statuses(self) -> list[WorkerStatus]:
+        return [slot.status() for slot in self._slots]
+
+    def is_ready(self) -> bool:
+        """Whether every worker serves and none is about to end."""
+        return not self.is_draining and all(slot.state == "ready" for slot in self._slots)
+
+    def totals(self) -> list[int]:
+        """All cells, summed over the slabs."""
+        return sums(self.slabs.lists(self.layout.end))
+
+    async def start(self) -> None:
+        """Listen, start the workers and wait until all of them serve. Raises CannotStart."""
+        try:
+            self._check_access_log(self.config)
+            self._listening = self._listen_new(self.config)
+        except (CannotListen, CannotApply) as error:
+            raise CannotStart(str(error)) from None
+        for slot in self._slots:
+            slot.start()
+        self._sweep()
+        await self._until(lambda: self.is_ready() or self.is_draining or self._hopeless() is not None)
+        hopeless = self._hopeless()
+        if hopeless is not None and not self.is_ready():
+            raise CannotStart(f"worker {hopeless.index} does not start: {hopeless.last_words}")
+
+    async def apply(self, config: Config) -> bool:
+        """Put a configuration in force in all workers.
+
+        Returns whether all have acknowledged it in time; one that has not will read it when it can. Raises CannotApply.
+        """
+        self._check_access_log(config)
+        try:
+            added = self._listen_new(config)
+        except CannotListen as error:
+            raise CannotApply(str(error)) from None
+        try:
+            snapshot = self._build(config, self.generation + 1, self.snapshot)
+        except CannotApply:
+            for listening in added.values():
+                listening.close()
+            raise
+        self.config = config
+        self.snapshot = snapshot
+        self.page = self._make_page()
+        self._listening |= added
+        generation = self._generation_order()
+        for slot in self._slots:
+            for order, descriptors in self._socket_orders(slot.index, added):
+                slot.send(order, descriptors)
+            slot.send(generation)
+        number = generation.number
+        is_complete = await self._until(lambda: self._oldest_read() >= number or self.is_draining, APPLY_TIMEOUT_S)
+        self._close_removed()
+        return is_complete
+
+    def reopen_logs(self) -> None:
+        """After logrotate."""
+        for slot in self._slots:
+            slot.send(ReopenLogs())
+
+    async def drain(self) -> None:
+        """Accept nothing new, let running exchanges end within `drain_timeout`, and end all workers."""
+        self.is_draining = True
+        self._wake()
+        for listening in self._listening.values():
+            listening.close()
+        for slot in self._slots:
+            slot.drain()
+        ends = asyncio.gather(*(slot.wait_stopped() for slot in self._slots))
+        try:
+            await asyncio.wait_for(asyncio.shield(ends), self.config.drain_timeout + DRAIN_MARGIN_S)
+        except TimeoutError:
+            self.kill()
+            await ends
+
+    def kill(self) -> None:
+        """End all workers now."""
+        for slot in self._slots:
+            slot.kill()
+
+    def close(self) -> None:
+        """Give everything back. Only when the workers are gone."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for listening in self._listening.values():
+            listening.close()
+        self.slabs.close()
+
+    def _build(self, config: Config, number: int, previous: Snapshot | None) -> Snapshot:
+        """Give a configuration its rows and build its snapshot. Raises CannotApply and has changed nothing."""
+        try:
+            rows = self.layout.assign(row_keys(config), number)
+        except LayoutFull as error:
+            raise CannotApply(f"too many listeners, pools and backends: {error}") from None
+        try:
+            return build_snapshot(config, number, rows, previous)
+        except Exception as error:
+            self.layout.assign(row_keys(self.config), number)
+            raise CannotApply(f"cannot be built: {describe(error)}") from error
+
+    def _make_page(self) -> Page:
+        return Page(self.layout.rows, len(self._slots), snapshot_families(self.snapshot))
+
+    def _listen_new(self, config: Config) -> dict[str, Listening]:
+        """Listen on what is not listened on yet; on any failure, on none of it. Raises CannotListen."""
+        made: dict[str, Listening] = {}
+        try:
+            for listener in config.listeners:
+                if listener.name not in self._listening:
+                    made[listener.name] = listen(listener.bind, len(self._slots))
+        except CannotListen:
+            for listening in made.values():
+                listening.close()
+            raise
+        return made
+
+    def _close_removed(self) -> None:
+        names = {listener.name for listener in self.config.listeners}
+        for name in [name for name in self._listening if name not in names]:
+            self._listening.pop(name).close()
+
+    @staticmethod
+    def _check_access_log(config: Config) -> None:
+        path = config.log.access.path
+        if not path:
+            return
+        try:
+            os.close(open_sink(path))
+        except OSError as error:
+            raise CannotApply(f"cannot open the access log {path}: {error.strerror}") from None
+
+    def _greet(self, index: int) -> Iterator[Package]:
+        """What a fresh worker must be told."""
+        yield from self._socket_orders(index, self._listening)
+        yield self._generation_order(), ()
+
+    def _generation_order(self) -> Generation:
+        return Generation(self.generation, self.config, dict(self.layout.rows))
+
+    @staticmethod
+    def _socket_orders(index: int, listening: dict[str, Listening]) -> Iterator[Package]:
+        names = list(listening)
+        for start in range(0, len(names), MAX_DESCRIPTORS):
+            part = names[start : start + MAX_DESCRIPTORS]
+            yield Sockets(tuple(part)), [listening[name].sockets[index].fileno() for name in part]
+
+    def _on_end(self, slot: Slot, reason: str) -> None:
+        self.slabs.zero_gauges(slot.index, self.layout.every_row())
+        self.restarts[reason] = self.restarts.get(reason, 0) + 1
+        self._wake()
+
+    def _hopeless(self) -> Slot | None:
+        return next((slot for slot in self._slots if slot.early_deaths >= START_ATTEMPTS), None)
+
+    def _oldest_read(self) -> int:
+        return min(slot.generation for slot in self._slots)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _until(self, is_true: Callable[[], bool], bound_s: float | None = None) -> bool:
+        """Wait until something is true, looking at each change of a slot; False when it took too long."""
+        try:
+            async with asyncio.timeout(bound_s):
+                while not is_true():
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+        except TimeoutError:
+            return False
+        return True
+
+    def _sweep(self) -> None:
+        """Give freed rows back, now and then."""
+        for start, width in self.layout.release(self._oldest_read(), time.monotonic(), self.slabs.is_quiet):
+            self.slabs.zero(start, width)
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)

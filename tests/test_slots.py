@@ -1,0 +1,199 @@
+"""The rule that there always is one worker in a slot, and what a supervisor does when there cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from lbproxy import slot as slot_module
+from lbproxy.control.config import loads
+from lbproxy.observe.access_log import open_sink
+from lbproxy.observe.journal import Fields, Journal, Level
+from lbproxy.slot import ending, restart_delay_s, worker_environment
+from lbproxy.supervisor import CannotApply, CannotStart, Supervisor, row_keys
+from tests.running import PATIENCE_S, until_true
+
+
+def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on the loop that the supervisor runs on."""
+
+    @functools.wraps(test)
+    def run(*args: object, **kwargs: object) -> None:
+        uvloop.run(test(*args, **kwargs))
+
+    return run
+
+
+# The rules
+
+
+def test_only_repeated_early_deaths_are_waited_for() -> None:
+    delays = [restart_delay_s(deaths) for deaths in range(12)]
+    assert delays[:5] == [0.0, 0.0, 0.1, 0.2, 0.4]
+    assert delays[-1] == restart_delay_s(10**6) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("code", "was_ready", "reason"),
+    [
+        (-signal.SIGKILL, True, "killed"),
+        (-signal.SIGKILL, False, "killed"),
+        (-signal.SIGSEGV, True, "crashed"),
+        (1, True, "crashed"),
+        (0, True, "exited"),
+        (1, False, "start_failed"),
+    ],
+)
+def test_why_a_worker_was_replaced(code: int, was_ready: bool, reason: str) -> None:
+    assert ending(code, was_ready) == reason
+
+
+def test_the_allocators_thresholds_are_set_unless_the_operator_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "123")
+    environment = worker_environment()
+    assert environment["MALLOC_TRIM_THRESHOLD_"] == str(256 << 20)
+    assert environment["MALLOC_MMAP_THRESHOLD_"] == "123"
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_a_worker_imports_nothing_of_the_control_plane() -> None:
+    code = "import sys, lbproxy.worker; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "uvloop" in loaded
+    assert not {"aiohttp", "yaml", "pydantic", "prometheus_client"} & set(loaded)
+
+
+# The supervisor in this process
+
+CONFIG = loads(
+    "{version: 1, listen: '127.0.0.1:0', workers: 1, admin: {listen: null}, log: {access: {path: ''}},"
+    " pools: {api: {backends: [{name: b1, url: 'http://127.0.0.1:1'}]}}}"
+)
+
+
+class Held:
+    """A supervisor and what it told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Level, str, Fields]] = []
+        self.supervisor = Supervisor(
+            CONFIG, Journal(lambda level, event, fields: self.events.append((level, event, fields)))
+        )
+
+    async def end(self) -> None:
+        self.supervisor.kill()
+        await self.supervisor.drain()
+        self.supervisor.close()
+
+
+@contextlib.asynccontextmanager
+async def held() -> AsyncIterator[Held]:
+    made = Held()
+    try:
+        yield made
+    finally:
+        await made.end()
+
+
+@pytest.mark.parametrize("script", ["#!/bin/sh\nexit 3\n", "#!/bin/sh\nkill -9 $$\n", None])
+@on_uvloop
+async def test_workers_that_cannot_start_end_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> None:
+    program = tmp_path / "python"
+    if script is not None:
+        program.write_text(script)
+        program.chmod(0o755)
+    async with held() as made:
+        monkeypatch.setattr(sys, "executable", str(program))
+        with pytest.raises(CannotStart, match="worker 0 does not start: ") as caught:
+            await made.supervisor.start()
+        ending_text = {None: "No such file", "#!/bin/sh\nexit 3\n": "exit code 3"}.get(script, "SIGKILL")
+        assert ending_text in str(caught.value)
+        assert sum(made.supervisor.restarts.values()) == 3
+
+
+@on_uvloop
+async def test_a_worker_that_never_gets_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(slot_module, "START_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(sys, "executable", str(program))
+    async with held() as made:
+        with pytest.raises(CannotStart, match="not ready within"):
+            await made.supervisor.start()
+
+
+@on_uvloop
+async def test_stopping_while_a_worker_rests_does_not_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_module, "FIRST_DELAY_S", 600.0)
+    monkeypatch.setattr(slot_module, "LONGEST_DELAY_S", 600.0)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    made = Held()
+    starting = asyncio.create_task(made.supervisor.start())
+    await until_true(lambda: sum(made.supervisor.restarts.values()) >= 2)
+    async with asyncio.timeout(PATIENCE_S):
+        await made.supervisor.drain()
+        await starting
+    made.supervisor.close()
+
+
+@on_uvloop
+async def test_gauges_of_a_dead_worker_are_zeroed_and_counters_stay() -> None:
+    async with held() as made:
+        supervisor = made.supervisor
+        await supervisor.start()
+        pool = supervisor.layout.rows[("pool", "api")]
+        cells = supervisor.slabs.cells[0]
+        for offset in range(10):
+            cells[pool + offset] = 7
+        os.kill(supervisor.statuses()[0].pid, signal.SIGKILL)
+        await until_true(lambda: supervisor.restarts)
+        assert [cells[pool + offset] for offset in range(10)] == [7, 7, 7, 7, 7, 0, 7, 0, 7, 7]
+        assert [event for _, event, _ in made.events] == ["worker ready", "worker ended"]
+
+
+@on_uvloop
+async def test_a_configuration_that_does_not_fit_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with held() as made:
+        supervisor = made.supervisor
+        await supervisor.start()
+        rows = dict(supervisor.layout.rows)
+        supervisor.layout.capacity = supervisor.layout.end
+        backend = CONFIG.pools[0].backends[0]
+        other = replace(CONFIG, pools=(replace(CONFIG.pools[0], backends=(backend, replace(backend, name="b2"))),))
+        with pytest.raises(CannotApply, match="too many listeners, pools and backends"):
+            await supervisor.apply(other)
+        supervisor.layout.capacity *= 2
+        monkeypatch.setattr("lbproxy.supervisor.build_snapshot", lambda *_: 1 / 0)
+        with pytest.raises(CannotApply, match="cannot be built: ZeroDivisionError"):
+            await supervisor.apply(other)
+        monkeypatch.undo()
+        assert (supervisor.generation, supervisor.config, supervisor.layout.rows) == (1, CONFIG, rows)
+        assert await supervisor.apply(other)
+        assert supervisor.generation == 2
+        assert set(supervisor.layout.rows) == set(row_keys(other))
+
+
+def test_the_access_logs_path_is_tried_without_leaving_anything_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    config = replace(CONFIG, log=replace(CONFIG.log, access=replace(CONFIG.log.access, path=str(tmp_path / "a"))))
+    Supervisor._check_access_log(config)
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(open_sink(str(tmp_path / "a")))
