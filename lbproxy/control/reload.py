@@ -1,0 +1,99 @@
+"""Reloading: read, check, compare, put in force, report. Every way to ask for it comes through here, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from lbproxy.control.config import ConfigError
+from lbproxy.core.spec import Config
+from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus
+from lbproxy.observe.journal import Journal
+
+MAX_TOLD = 10  # problems that get a line of their own in the journal
+
+
+class Refused(Exception):
+    """A checked configuration that could not be put in force: one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadResult:
+    """What came of a reload. `problems` say why it was refused, `needs_restart` what was read but is not in force,
+    `is_complete` whether all workers have acknowledged."""
+
+    outcome: Literal["applied", "unchanged", "refused"]
+    problems: tuple[str, ...] = ()
+    needs_restart: tuple[str, ...] = ()
+    is_complete: bool = True
+
+
+def needs_restart(before: Config, after: Config) -> tuple[str, ...]:
+    """The fields of a new configuration that only a restart puts in force."""
+    names = []
+    if before.workers != after.workers:
+        names.append("workers")
+    if before.admin != after.admin:
+        names.append("admin")
+    return tuple(names)
+
+
+class Reloader:
+    """Reads the configuration again when asked. `started_with` is what is in force as far as only a start decides."""
+
+    def __init__(
+        self,
+        config: Config,
+        load: Callable[[], Config],
+        apply: Callable[[Config], Awaitable[bool]],
+        journal: Journal,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`load` raises ConfigError, `apply` raises Refused and tells whether all workers have acknowledged."""
+        self._started_with = config
+        self._current = config
+        self._load = load
+        self._apply = apply
+        self._journal = journal
+        self._wall = wall
+        self._turn = asyncio.Lock()
+        self.status = ReloadStatus(dict.fromkeys(RELOAD_RESULTS, 0), True, wall())
+
+    async def reload(self) -> ReloadResult:
+        """Do it, after any that is under way. Never raises for what a file can hold."""
+        async with self._turn:
+            result = await self._reload()
+            counts = dict(self.status.counts)
+            counts[result.outcome] += 1
+            self.status = ReloadStatus(counts, result.outcome != "refused", self._wall())
+            return result
+
+    async def _reload(self) -> ReloadResult:
+        try:
+            config = await asyncio.to_thread(self._load)
+        except ConfigError as error:
+            return self._refuse(tuple([problem.headline() for problem in error.problems]))
+        if config == self._current:
+            self._journal.info("configuration unchanged")
+            return ReloadResult("unchanged", needs_restart=needs_restart(self._started_with, config))
+        try:
+            is_complete = await self._apply(config)
+        except Refused as error:
+            return self._refuse((str(error),))
+        self._current = config
+        waiting = needs_restart(self._started_with, config)
+        if waiting:
+            self._journal.warning("a restart is needed", fields=", ".join(waiting))
+        if not is_complete:
+            self._journal.warning("a worker has not acknowledged the configuration yet")
+        return ReloadResult("applied", (), waiting, is_complete)
+
+    def _refuse(self, problems: tuple[str, ...]) -> ReloadResult:
+        for problem in problems[:MAX_TOLD]:
+            self._journal.error("configuration refused", problem=problem)
+        if len(problems) > MAX_TOLD:
+            self._journal.error("configuration refused", more_problems=len(problems) - MAX_TOLD)
+        return ReloadResult("refused", problems)
