@@ -1,0 +1,356 @@
+"""Debian's Prometheus scrapes a running lbproxy: every query returns data, and the dashboard names what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import pytest
+import yaml
+
+from grafana.boards.distribution import SHARES
+from grafana.queries import CAUSES, KEY_SKEW
+from tests.promql import (
+    FORTHCOMING,
+    GRAFANA,
+    RULES,
+    Asked,
+    annotation_queries,
+    filled_in,
+    panel_queries,
+    rules,
+    selectors,
+    variable_queries,
+)
+from tests.running import Backends, Proxy, backend_list, until
+from tests.tools import require_tool
+
+NAMES: Final = ("b1", "b2", "b3", "b4")
+CLIENTS: Final = 8
+KEYS_PER_CLIENT: Final = 400
+PAUSE_S: Final = 0.02
+PATIENCE_S: Final = 30.0
+NOTICED_WITHIN_S: Final = 15.0
+# What Grafana makes of a scrape interval of 5 s: $__rate_interval is four of them.
+RATE_INTERVAL_S: Final = 20
+VALUES: Final = {
+    "job": ".+",
+    "instance": ".+",
+    "pool": "api",
+    "backend": "b1",
+    "__rate_interval": f"{RATE_INTERVAL_S}s",
+}
+HOT: Final = "the busiest user"
+
+Series = dict[str, Any]
+
+
+class Scene:
+    """Backends and clients in a thread of their own. While `is_hot`, one user makes half of all requests."""
+
+    def __init__(self) -> None:
+        self.is_hot = False
+        self.hot_owners: set[str] = set()
+        self.ports: dict[str, int] = {}
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._clients: list[asyncio.Task[None]] = []
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._loop.close()
+
+    def play(self, url: str) -> None:
+        """Begin to send requests."""
+        self._loop.call_soon_threadsafe(self._begin, url)
+
+    def _begin(self, url: str) -> None:
+        self._clients = [self._loop.create_task(self._client(url, number)) for number in range(CLIENTS)]
+
+    async def _run(self) -> None:
+        async with Backends(*NAMES) as backends, aiohttp.ClientSession() as self._session:
+            self.ports = backends.ports
+            self._ready.set()
+            await self._stop.wait()
+            for client in self._clients:
+                client.cancel()
+            await asyncio.gather(*self._clients, return_exceptions=True)
+
+    async def _client(self, url: str, number: int) -> None:
+        count = 0
+        while True:
+            count += 1
+            is_hot = self.is_hot and count % 2 == 0
+            user = HOT if is_hot else f"user {number} {count % KEYS_PER_CLIENT}"
+            async with self._session.get(url, headers={"X-User-ID": user}) as answer:
+                name = await answer.text()
+            if is_hot:
+                self.hot_owners.add(name)
+            await asyncio.sleep(PAUSE_S)
+
+
+class Supplement:
+    """The proxy's page, and behind it the families of the design that it does not render yet, on a port of its own."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self.target = f"127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        page = self.page
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = page().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                pass
+
+        return Handler
+
+    def page(self) -> str:
+        """Everything up and nothing hot; the ring has changed as often as the configuration."""
+        text = self._proxy.admin("/metrics")
+        generation = int(next(line.split()[1] for line in text.splitlines() if line.startswith("lbproxy_config_gen")))
+        weights = {each["name"]: each.get("weight", 1) for each in self._proxy.config["pools"]["api"]["backends"]}
+        lines = []
+        for name, labels in FORTHCOMING.items():
+            values = [
+                ("api",) if label == "pool" else NAMES if label == "backend" else labels[label] for label in labels
+            ]
+            for combined in product(*values):
+                own = dict(zip(labels, combined, strict=True))
+                value: float = name == "backend_up" or own.get("state") == "up"
+                if name == "ring_changes_total" and own["cause"] == "weight":
+                    value = generation - 1
+                elif name == "backend_expected_share_ratio":
+                    value = weights[own["backend"]] / sum(weights.values())
+                text_of = ",".join(f'{label}="{word}"' for label, word in own.items())
+                lines.append(f"lbproxy_{name}{{{text_of}}} {value + 0}\n")
+        return text + "".join(lines)
+
+
+class Prometheus:
+    """Prometheus with the repository's configuration, but for the address that it scrapes."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        config = yaml.safe_load((GRAFANA / "prometheus.yml").read_text())
+        config["rule_files"] = [str(RULES / "*.yml")]
+        config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(
+            [
+                require_tool("prometheus"),
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+                "--log.level=error",
+            ]
+        )
+
+    def __enter__(self) -> Self:
+        until(self.is_ready, PATIENCE_S)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.process.terminate()
+        self.process.wait(PATIENCE_S)
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, "Prometheus ended"
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def ask(self, path: str, **arguments: str) -> Any:
+        """The data of an answer that came without error or warning."""
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+                document = json.load(answer)
+        except urllib.error.HTTPError as error:
+            document = json.load(error)
+        assert document["status"] == "success", document
+        assert not document.get("warnings"), document
+        assert not document.get("infos"), document
+        return document["data"]
+
+    def instant(self, expr: str) -> list[Series]:
+        found: list[Series] = self.ask("query", query=filled_in(expr, VALUES))["result"]
+        return found
+
+    def over_time(self, expr: str, seconds: float) -> list[Series]:
+        now = time.time()
+        data = self.ask("query_range", query=expr, start=f"{now - seconds}", end=f"{now}", step="5")
+        found: list[Series] = data["result"]
+        return found
+
+    def value(self, expr: str) -> float:
+        """The one number that an expression is."""
+        (series,) = self.instant(expr)
+        return float(series["value"][1])
+
+    def scrapes(self) -> int:
+        """How often the proxy has been scraped."""
+        found = self.instant('sum(count_over_time(up{job="lbproxy"}[10m]))')
+        return int(found[0]["value"][1]) if found else 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Scene]:
+    require_tool("prometheus")
+    with Scene() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def proxy(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """Nothing is spread or bounded, so that a hot key is the trouble that it is."""
+    pool = {
+        "backends": backend_list(scene.ports),
+        "bounded_load": {"factor": None},
+        "hot_keys": {"mode": "off"},
+        "health": {"path": "/", "interval": "1s"},
+    }
+    with Proxy(tmp_path_factory.mktemp("proxy"), scene.ports, pools={"api": pool}) as made:
+        scene.play(f"http://127.0.0.1:{made.port}/")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def prometheus(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Scraped often enough that rates are there."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with Supplement(proxy) as page, Prometheus(folder, page.target) as made:
+        until(lambda: made.scrapes() >= 3, PATIENCE_S)
+        yield made
+
+
+def test_even_traffic_is_spread_as_configured(prometheus: Prometheus) -> None:
+    assert prometheus.instant(SHARES.furthest) == []
+    assert prometheus.instant(SHARES.main_cause) == []
+    assert prometheus.value(f"max({SHARES.excess})") < 0.1
+
+
+def test_a_hot_key_is_noticed_in_time_with_its_backend_and_its_cause(scene: Scene, prometheus: Prometheus) -> None:
+    scene.is_hot = True
+    until(lambda: prometheus.instant(SHARES.furthest), NOTICED_WITHIN_S)
+    (owner,) = scene.hot_owners
+    (furthest,) = prometheus.instant(SHARES.furthest)
+    assert furthest["metric"] == {"pool": "api", "backend": owner}
+    assert float(furthest["value"][1]) > 0.1
+    (cause,) = prometheus.instant(SHARES.main_cause)
+    assert cause["metric"] == {"pool": "api", "backend": owner, "cause": KEY_SKEW}
+    assert float(cause["value"][1]) > 0
+
+
+def test_the_causes_add_up(prometheus: Prometheus) -> None:
+    causes = " + ".join(SHARES.cause(cause) for cause in CAUSES)
+    differences = prometheus.instant(f"({causes}) - {SHARES.deviation}")
+    assert {each["metric"]["backend"] for each in differences} == set(NAMES)
+    assert all(abs(float(each["value"][1])) < 1e-12 for each in differences)
+    recorded = prometheus.instant(
+        "sum without (cause) (pool_backend:lbproxy_share_cause:ratio_rate5m)"
+        " - pool_backend:lbproxy_share_deviation:ratio_rate5m"
+    )
+    assert len(recorded) == len(NAMES)
+    assert all(abs(float(each["value"][1])) < 1e-12 for each in recorded)
+
+
+@pytest.fixture(scope="module")
+def changed(proxy: Proxy, prometheus: Prometheus) -> Prometheus:
+    """After a reload that changes a weight, and with it the ring."""
+    proxy.config["pools"]["api"]["backends"][3]["weight"] = 0.5
+    proxy.write_config()
+    proxy.signal(signal.SIGHUP)
+    proxy.wait_event("configuration applied")
+    before = prometheus.scrapes()
+    until(lambda: prometheus.scrapes() >= before + 2, PATIENCE_S)
+    return prometheus
+
+
+def test_every_panel_has_data(changed: Prometheus) -> None:
+    assert [asked.where for asked in panel_queries(VALUES) if not has_data(changed, asked)] == []
+
+
+def test_every_annotation_has_marks(changed: Prometheus) -> None:
+    assert [asked.where for asked in annotation_queries(VALUES) if not has_data(changed, asked)] == []
+
+
+def has_data(prometheus: Prometheus, asked: Asked) -> bool:
+    """Whether there is a number in the answer; an answer with a warning fails."""
+    if asked.instant:
+        values = [series["value"] for series in prometheus.instant(asked.expr)]
+    else:
+        values = [value for series in prometheus.over_time(asked.expr, 20) for value in series["values"]]
+    return any(math.isfinite(float(text)) for _, text in values)
+
+
+def test_every_variable_has_values(changed: Prometheus) -> None:
+    for where, selector, label in variable_queries(VALUES):
+        assert changed.ask(f"label/{label}/values", **{"match[]": selector}), where
+
+
+def test_every_rule_is_well_and_looks_at_data(changed: Prometheus) -> None:
+    loaded = [rule for group in changed.ask("rules")["groups"] for rule in group["rules"]]
+    assert len(loaded) == len(rules("alerts.yml")) + len(rules("recording.yml"))
+    assert [(rule["name"], rule.get("lastError")) for rule in loaded if rule["health"] != "ok"] == []
+    for rule in rules("recording.yml"):
+        assert changed.instant(rule["record"]), rule["record"]
+    for rule in rules("alerts.yml"):
+        for selector in selectors(rule["expr"]):
+            assert changed.instant(selector.text), (rule["alert"], selector.text)
+
+
+def test_nothing_is_wrong_but_the_hot_key(changed: Prometheus) -> None:
+    active = {alert["labels"]["alertname"] for alert in changed.ask("alerts")["alerts"]}
+    assert active <= {"LbproxyUnevenLoad", "LbproxyHotKey"}
