@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, final
 
 from lbproxy.core.affinity import KeyFinder, key_finder
@@ -105,8 +105,8 @@ class Account:
     """
 
     __slots__ = (
-        "_level", "_others", "_smoothed", "budget", "cells", "hot", "in_flight", "meter", "peers", "row", "sessions",
-        "sketch_row", "waiting",
+        "_held", "_level", "_others", "_smoothed", "budget", "cells", "hot", "in_flight", "meter", "peers", "row",
+        "seen", "sessions", "sketch_row", "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -117,6 +117,8 @@ class Account:
         self.in_flight = 0
         self.meter: Final = Meter()
         self.hot: Final = HotKeys()
+        self.seen: Final[Callable[[int], None]] = self.meter.seen.append
+        self._held: Final = self.meter.held
         self.sessions: Recency | None = None
         self.waiting: Final[deque[object]] = deque()
         self.budget = RetryBudget(0.0, 0)
@@ -144,8 +146,9 @@ class Account:
         cells[backend.row + BACKEND_IN_FLIGHT] += 1
         if self.peers:
             cells[self.row + POOL_IN_FLIGHT] = self.in_flight
-        if h >= 0:
-            self.meter.acquire(h)
+        if h >= 0:  # the same as meter.acquire, without a call
+            held = self._held
+            held[h] = held.get(h, 0) + 1
 
     def release(self, backend: Backend, h: int) -> None:
         """Give a seat back, exactly once for each `acquire`."""
@@ -156,7 +159,12 @@ class Account:
         if self.peers:
             cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         if h >= 0:
-            self.meter.release(h)
+            held = self._held
+            seats = held[h] - 1
+            if seats:
+                held[h] = seats
+            else:
+                del held[h]
 
     def refresh(self) -> None:
         """Read how much the other workers hold. Called every few milliseconds."""
@@ -203,7 +211,8 @@ class Pool:
     __slots__ = (
         # from the configuration
         "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_spreads", "_tokens",
-        "backends", "cookies", "find_key", "name", "retry", "ring", "row", "spec",
+        "backends", "cookies", "find_key", "first_byte_s", "has_pins", "key_limit", "name", "retry", "ring", "row",
+        "spec",
         # from the control plane
         "_bound", "eligible", "is_panicking",
         # the traffic
@@ -248,6 +257,9 @@ class Pool:
         self.retry: Final = RetryPolicy(spec.retry)
         cookie = spec.sticky.cookie
         self.cookies: Final = CookieAffinity(cookie, spec.name, list(backends)) if cookie is not None else None
+        self.has_pins: Final = bool(spec.pins)
+        self.key_limit: Final = spec.hot_keys.max_in_flight
+        self.first_byte_s: Final = spec.timeout.first_byte
         self._spreads: Final = spec.hot_keys.mode == "spread"
         self._reach: Final = account.hot.reach
         self._bound = Bound([])
@@ -294,7 +306,7 @@ class Pool:
         owner = owners[bisect_left(self._tokens, h)]
         if owner.eligible and (not self._reach or h not in self._reach):
             account = self.account
-            load = account.load(owner)
+            load = account.load(owner) if account.peers else owner.in_flight
             if load < owner.limit and self._bound.has_room(owner.member, load, account.total_with_one_more()):
                 return owner, OWNER
         return self._look_further(h, owner)
@@ -424,10 +436,6 @@ class Pool:
                 if key.startswith(prefix):
                     return candidate
         return pin
-
-    @property
-    def has_pins(self) -> bool:
-        return bool(self._pins or self._prefixes)
 
     def is_known(self, h: int) -> bool:
         """Whether the key was seen lately, so that its session may stay on a draining backend."""

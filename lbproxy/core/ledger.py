@@ -183,7 +183,10 @@ BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
     Column("upstream_connections_opened_total", "counter", "Connections opened to the backend."),
     Column("route_owned_requests_total", "counter", "Requests whose key the backend owns, wherever they were served."),
     *_family(
-        "route_spills_total", "Requests of the backend's keys served elsewhere.", "reason", ("hot", "full", "failover")
+        "route_spills_total",
+        "Requests of the backend's keys served elsewhere.",
+        "reason",
+        ("hot", "full", "failover", "pinned"),
     ),
     Column("route_spills_received_total", "counter", "Requests of others' keys served here."),
     *_family("upstream_errors_total", "Failures between the proxy and the backend.", "reason", UPSTREAM_ERRORS),
@@ -200,10 +203,10 @@ BACKEND_ACTIVE: Final = 6
 BACKEND_IDLE: Final = 7
 BACKEND_OPENED: Final = 8
 BACKEND_OWNED: Final = 9
-BACKEND_SPILLS: Final = 10  # + 0 hot, 1 full, 2 failover
-BACKEND_SPILLS_RECEIVED: Final = 13
-BACKEND_ERRORS: Final = 14  # + index into UPSTREAM_ERRORS
-BACKEND_DURATION: Final = BACKEND_ERRORS + 8
+BACKEND_SPILLS: Final = 10  # + 0 hot, 1 full, 2 failover, 3 pinned
+BACKEND_SPILLS_RECEIVED: Final = 14
+BACKEND_ERRORS: Final = 15  # + index into UPSTREAM_ERRORS
+BACKEND_DURATION: Final = BACKEND_ERRORS + len(UPSTREAM_ERRORS)
 
 # Where the sum of a histogram stands: behind its buckets.
 POOL_DURATION_SUM: Final = POOL_DURATION + len(DURATION_BOUNDS) + 1

@@ -32,7 +32,9 @@ from lbproxy.core.headers import (
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.deadlines import DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, NEVER
+from lbproxy.dataplane.recovery import client_failed, client_left, out_of_time
 from lbproxy.dataplane.relay import Exchange
+from lbproxy.dataplane.tunnel import Tunnel
 from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder, EarlyCheck, as_known_version, with_plain_spaces
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ class Downstream(asyncio.Protocol):
         elif mode == CHUNKS:
             self._read_chunks(data)
         elif mode == TUNNEL:
-            self.exchange.tunnel_up(data)
+            cast(Tunnel, self.exchange.tunnel).up(data)
         elif mode == BUSY:
             self.pending = self.pending + data if self.pending else data
             if len(self.pending) > flow.HOLD:
@@ -163,9 +165,9 @@ class Downstream(asyncio.Protocol):
         self.is_end_seen = True
         mode = self.mode
         if mode == TUNNEL:
-            return self.exchange.tunnel_up_end()
+            return cast(Tunnel, self.exchange.tunnel).up_end()
         if mode == LENGTH or mode == CHUNKS:
-            self.exchange.refuse_body(400, "bad_request")  # a request cut short is not one (RFC 9112 8)
+            client_failed(self.exchange, 400, "bad_request")  # a request cut short is not one (RFC 9112 8)
             return False
         if mode == BUSY:
             self.set_deadline(HALF_CLOSED_S, self.due)
@@ -178,9 +180,9 @@ class Downstream(asyncio.Protocol):
         listener.connections.discard(self)
         self.plane.cells[listener.row + LISTENER_OPEN] -= 1
         if self.mode == TUNNEL:
-            self.exchange.tunnel_broken()
+            cast(Tunnel, self.exchange.tunnel).close()
         elif self.mode != LINGER:
-            self.exchange.client_left()
+            client_left(self.exchange)
         self.mode = LINGER
 
     def pause_writing(self) -> None:
@@ -234,7 +236,7 @@ class Downstream(asyncio.Protocol):
         elif due == DUE_HEAD:
             self._refuse(BadMessage(408, "request_timeout", "the request head took too long"))
         else:
-            self.exchange.out_of_time(due)
+            out_of_time(self.exchange, due)
 
     # Flow.
 
@@ -361,7 +363,7 @@ class Downstream(asyncio.Protocol):
             raise BadMessage(400, "bad_request", shape.problem)
         if shape.host >= 0:
             host = values[shape.host]
-            name = self._host_name(host)
+            name = plane.host_names.get(host) or self._host_name(host)
         elif minor:
             raise BadMessage(400, "bad_request", "Host is missing")
         else:
@@ -555,13 +557,13 @@ class Downstream(asyncio.Protocol):
         try:
             body, used = decoder.feed(data)
         except BadMessage as bad:
-            exchange.refuse_body(bad.status, bad.reason)
+            client_failed(exchange, bad.status, bad.reason)
             return
         if body:
             piece = body[0] if len(body) == 1 else b"".join(body)
             most = self.listener.spec.limits.body_bytes
             if most is not None and exchange.request_bytes + len(piece) > most:
-                exchange.refuse_body(413, "body_too_large")
+                client_failed(exchange, 413, "body_too_large")
                 return
             exchange.request_data(piece)
         if used >= 0 and self.mode == CHUNKS:
@@ -652,7 +654,7 @@ class Downstream(asyncio.Protocol):
         self.mode = TUNNEL
         data, self.pending = self.pending, b""
         if data:
-            self.exchange.tunnel_up(data)
+            cast(Tunnel, self.exchange.tunnel).up(data)
 
     def drain(self) -> None:
         """Close if idle; a running exchange closes the connection when it has ended."""

@@ -16,6 +16,7 @@ from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
 from lbproxy.core.ledger import Cells
 from lbproxy.core.snapshot import Snapshot
 from lbproxy.core.spec import ListenerSpec
+from lbproxy.dataplane.placement import take_seat
 from lbproxy.dataplane.wire import RequestParser, ResponseParser
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Plane:
         current = self.snapshot.pools.get(pool.name, pool)
         while waiting:
             exchange = cast("Exchange", waiting.popleft())
-            if not exchange.take_seat(current):
+            if not take_seat(exchange, current):
                 waiting.appendleft(exchange)
                 return
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lbproxy.core.balance import Backend
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
+    from lbproxy.dataplane.tunnel import Tunnel
 
 # Octets of a response head at the most, interim ones included each by itself.
 MAX_HEAD_BYTES: Final = 131_072
@@ -92,9 +93,9 @@ class Upstream(asyncio.Protocol):
         elif mode == CHUNKS:
             self._read_chunks(data)
         elif mode == TUNNEL:
-            cast("Exchange", self.exchange).tunnel_down(data)
+            cast("Tunnel", cast("Exchange", self.exchange).tunnel).down(data)
         elif mode == ANSWERED:
-            cast("Exchange", self.exchange).attempt_failed(PROTOCOL, "octets behind the answer")
+            cast("Exchange", self.exchange).attempt_failed(PROTOCOL)
         else:
             self.close()  # nobody asked: what it says now must not become the next answer
 
@@ -103,8 +104,8 @@ class Upstream(asyncio.Protocol):
         mode = self.mode
         if exchange is None:
             self.close()
-        elif mode == TUNNEL:
-            return exchange.tunnel_down_end()
+        elif exchange.tunnel is not None:
+            return exchange.tunnel.down_end()
         elif mode == REST:
             self._keep_alive = False
             exchange.response_end(b"")
@@ -119,8 +120,8 @@ class Upstream(asyncio.Protocol):
         if mode == IDLE:
             self._leave_idle()
         if exchange is not None:
-            if mode == TUNNEL:
-                exchange.tunnel_broken()
+            if exchange.tunnel is not None:
+                exchange.tunnel.close()
             elif mode == REST and exc is None:
                 exchange.response_end(b"")
             else:
@@ -151,7 +152,7 @@ class Upstream(asyncio.Protocol):
             return True
         return False
 
-    def tunnel(self) -> bytes:
+    def start_tunnel(self) -> bytes:
         """Octets are no longer messages. Returns those that came behind the head."""
         self.mode = TUNNEL
         rest, self._buffer = self._buffer, b""
@@ -220,8 +221,8 @@ class Upstream(asyncio.Protocol):
                 parser.parse(head)
                 shape = self.plane.response_shapes.get(parser.names)
                 framing, length = response_framing(shape, parser.values, parser.status, exchange.is_head)
-            except BadMessage as bad:
-                exchange.attempt_failed(PROTOCOL, bad.detail)
+            except BadMessage:
+                exchange.attempt_failed(PROTOCOL)
                 return
             status = parser.status
             if status >= 200:
@@ -267,10 +268,8 @@ class Upstream(asyncio.Protocol):
 
     def _await_head(self, data: bytes) -> None:
         """The head is not complete: keep what came, unless it cannot become one."""
-        if not data.startswith(b"HTTP/1.") and not b"HTTP/1.".startswith(data[:7]):
-            cast("Exchange", self.exchange).attempt_failed(PROTOCOL, "not an HTTP/1 answer")
-        elif len(data) > MAX_HEAD_BYTES:
-            cast("Exchange", self.exchange).attempt_failed(PROTOCOL, "response head too large")
+        if (not data.startswith(b"HTTP/1.") and not b"HTTP/1.".startswith(data[:7])) or len(data) > MAX_HEAD_BYTES:
+            cast("Exchange", self.exchange).attempt_failed(PROTOCOL)
         else:
             self._buffer = data
 
@@ -292,8 +291,8 @@ class Upstream(asyncio.Protocol):
         decoder = cast(ChunkedDecoder, self._decoder)
         try:
             body, used = decoder.feed(data)
-        except BadMessage as bad:
-            exchange.attempt_failed(PROTOCOL, bad.detail)
+        except BadMessage:
+            exchange.attempt_failed(PROTOCOL)
             return
         if body:
             exchange.response_data(body[0] if len(body) == 1 else b"".join(body))

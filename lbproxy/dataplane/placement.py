@@ -1,0 +1,72 @@
+"""Where a request goes when the ring alone does not decide: cookies, pins, and waiting for a seat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lbproxy.core.balance import OUT
+from lbproxy.core.cookies import CookieAffinity
+from lbproxy.core.ledger import PINNED
+from lbproxy.dataplane.deadlines import DUE_SEAT
+
+if TYPE_CHECKING:
+    from lbproxy.core.balance import Pool
+    from lbproxy.dataplane.relay import Exchange
+
+
+def follow_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> bool:
+    """Go where the session's cookie says. False when there is none, or its backend cannot serve it."""
+    positions = exchange.shape.index.get(b"cookie", ())
+    name = cookies.backend([exchange.values[at] for at in positions], exchange.plane.unix_time)
+    backend = pool.backends.get(name) if name is not None else None
+    if backend is None:
+        return False
+    exchange.cookie_backend = backend
+    if backend.state == OUT or pool.account.load(backend) >= backend.limit:
+        return False
+    exchange.decision = PINNED
+    exchange.attempt(backend)
+    return True
+
+
+def follow_pin(exchange: Exchange, pool: Pool, key: bytes) -> bool:
+    """Go where a pin says. False when there is none, or its backend cannot serve and the ring may decide."""
+    pin = pool.pinned(key)
+    backend = pool.backends.get(pin.backend) if pin is not None else None
+    if pin is None or backend is None:
+        return False
+    if backend.state != OUT and pool.account.load(backend) < backend.limit:
+        exchange.decision = PINNED
+        exchange.attempt(backend)
+        return True
+    if pin.on_down == "reject":
+        exchange.refuse(503, "pin_down")
+        return True
+    return False
+
+
+def wait_for_seat(exchange: Exchange, pool: Pool) -> None:
+    """Every eligible backend is full: wait, within bounds."""
+    waiting = pool.account.waiting
+    if len(waiting) >= pool.spec.queue.size:
+        exchange.refuse(503, "queue_full")
+        return
+    exchange.is_waiting = True
+    waiting.append(exchange)
+    exchange.downstream.set_deadline(pool.spec.queue.timeout, DUE_SEAT)
+
+
+def take_seat(exchange: Exchange, pool: Pool) -> bool:
+    """A seat may have become free: try again. False when all are still taken."""
+    h = exchange.h
+    backend, decision = pool.pick(h) if h >= 0 else pool.least_loaded()
+    if backend is None and pool.eligible:
+        return False
+    exchange.is_waiting = False
+    exchange.pool = pool
+    if backend is None:
+        exchange.refuse(503, "no_backend")
+    else:
+        exchange.decision = decision
+        exchange.attempt(backend)
+    return True

@@ -1,0 +1,256 @@
+"""When something goes wrong: an attempt that failed, a deadline that passed, a client that left.
+
+What is still possible follows from how far both sides got, by the tables of `core/exchange.py`; whether it is also
+allowed, by `core/retry.py`; where it goes on, by the key's preference list.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lbproxy.core.exchange import (
+    ABANDON,
+    CUT,
+    DETACH,
+    GONE,
+    IMPOSSIBLE,
+    NEXT,
+    REPEAT,
+    RESPONDING,
+    WHEN_ATTEMPT_FAILS,
+    WHEN_CLIENT_LEAVES,
+)
+from lbproxy.core.ledger import (
+    BACKEND_ERRORS,
+    BACKEND_REQUESTS,
+    FAILOVER,
+    OWNER,
+    POOL_ABORTS,
+    POOL_RETRIES,
+    POOL_RETRIES_REFUSED,
+    UPSTREAM_ERRORS,
+)
+from lbproxy.core.retry import ALLOWED, ANSWERED, NO_BUDGET, SENT, UNSENT
+from lbproxy.core.retry import IMPOSSIBLE as NOT_POSSIBLE
+from lbproxy.dataplane import flow
+from lbproxy.dataplane.connections import CONNECT_TIMEOUT
+from lbproxy.dataplane.deadlines import (
+    DUE_BODY,
+    DUE_CONNECT,
+    DUE_FIRST_BYTE,
+    DUE_SEAT,
+    DUE_SEND,
+    DUE_TRY,
+    DUE_TUNNEL,
+    DUE_UPSTREAM,
+)
+from lbproxy.dataplane.plane import monotonic
+from lbproxy.dataplane.settling import settle
+from lbproxy.dataplane.upstream import CLOSED_EARLY, RESET
+
+if TYPE_CHECKING:
+    from lbproxy.core.balance import Backend, Pool
+    from lbproxy.dataplane.relay import Exchange
+
+# Indexes into ledger.UPSTREAM_ERRORS and ledger.RETRY_REASONS.
+FIRST_BYTE_TIMEOUT: Final = 6
+IDLE_TIMEOUT: Final = 7
+_STALE: Final = 1
+_STATUS: Final = 3
+_TIMEOUT: Final = 4
+# Which of ledger.RETRY_REASONS an error of ledger.UPSTREAM_ERRORS is.
+_REASONS: Final = (0, 0, 0, 2, 2, 2, 4, 4)
+
+# The answer to a client whose last attempt failed: by index into ledger.UPSTREAM_ERRORS.
+_ANSWERS: Final = (
+    (502, "connect_failed"),
+    (504, "connect_failed"),
+    (502, "connect_failed"),
+    (502, "bad_gateway"),
+    (502, "bad_gateway"),
+    (502, "bad_gateway"),
+    (504, "first_byte_timeout"),
+    (504, "first_byte_timeout"),
+)
+
+
+def attempt_failed(exchange: Exchange, error: int) -> None:
+    """The current attempt failed: `error` is an index into `ledger.UPSTREAM_ERRORS`."""
+    action = WHEN_ATTEMPT_FAILS[exchange.down][exchange.up]
+    if action == IMPOSSIBLE:
+        raise AssertionError(f"an attempt failed in {exchange.down}, {exchange.up}")
+    if action == DETACH:
+        exchange.drop_upstream()
+        exchange.finish(monotonic(), False)
+    elif action == CUT:
+        pool, backend = exchange.attempting()
+        exchange.drop_upstream()
+        exchange.leave_seat()
+        exchange.reason = UPSTREAM_ERRORS[error]
+        _blame(exchange, pool, backend, error)
+        cut(exchange)
+    elif action in (NEXT, REPEAT):
+        _go_on(exchange, UNSENT if action == NEXT else SENT, error)
+
+
+def _go_on(exchange: Exchange, phase: int, error: int) -> None:
+    """Nothing of an answer has come: try again if that may be, else say that it failed."""
+    pool, backend = exchange.attempting()
+    upstream = exchange.upstream
+    was_stale = upstream is not None and upstream.reused and error in (RESET, CLOSED_EARLY)
+    has_received = upstream is not None and upstream.has_received
+    exchange.drop_upstream()
+    exchange.leave_seat()
+    if was_stale:
+        exchange.attempts -= 1  # it had been closed before we took it up: that was no attempt on the backend
+    verdict = NOT_POSSIBLE
+    if not has_received and error != FIRST_BYTE_TIMEOUT:
+        verdict = pool.retry.verdict(phase, exchange.method, exchange.attempts, exchange.is_repeatable)
+    if was_stale and verdict == ALLOWED:
+        _count_retry(exchange, pool, _STALE)
+        exchange.attempt_afresh(backend)
+        return
+    _blame(exchange, pool, backend, error)
+    following = _following(exchange, pool, backend, phase) if verdict == ALLOWED else None
+    if following is not None:
+        _count_retry(exchange, pool, _REASONS[error])
+        exchange.attempt(following)
+        return
+    if verdict >= 0:
+        _count_refused(exchange, pool, verdict)
+    exchange.refuse(*_ANSWERS[error])
+
+
+def is_tried_elsewhere(exchange: Exchange, status: int) -> bool:
+    """Take note of an answer that speaks against the backend, of which nothing has been passed on. True when another
+    backend is asked instead."""
+    pool, backend = exchange.attempting()
+    exchange.plane.observe_failure(pool, backend, "status")
+    if status not in pool.spec.retry.statuses:
+        return False
+    verdict = pool.retry.verdict(ANSWERED, exchange.method, exchange.attempts, exchange.is_repeatable, status)
+    following = _following(exchange, pool, backend, ANSWERED) if verdict == ALLOWED else None
+    if following is None:
+        if verdict >= 0:
+            _count_refused(exchange, pool, verdict)
+        return False
+    exchange.plane.cells[backend.row + BACKEND_REQUESTS + 4] += 1
+    exchange.drop_upstream()
+    exchange.leave_seat()
+    _count_retry(exchange, pool, _STATUS)
+    exchange.attempt(following)
+    return True
+
+
+def _try_is_over(exchange: Exchange) -> None:
+    """The time for one try is over: another backend, if the request may be repeated, else wait on."""
+    pool, backend = exchange.attempting()
+    upstream = exchange.upstream
+    has_received = upstream is not None and upstream.has_received
+    verdict = pool.retry.verdict(SENT, exchange.method, exchange.attempts, exchange.is_repeatable)
+    following = None
+    if verdict == ALLOWED and not has_received:
+        following = _following(exchange, pool, backend, SENT)
+    if following is None:
+        if verdict >= 0:
+            _count_refused(exchange, pool, verdict)
+        left_s = pool.spec.timeout.first_byte - (monotonic() - exchange.started)
+        exchange.downstream.set_deadline(max(0.0, left_s), DUE_FIRST_BYTE)
+        return
+    exchange.drop_upstream()
+    exchange.leave_seat()
+    _blame(exchange, pool, backend, FIRST_BYTE_TIMEOUT)
+    _count_retry(exchange, pool, _TIMEOUT)
+    exchange.attempt(following)
+
+
+def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> Backend | None:
+    """Where the request goes on, if there is anybody and the budget allows it."""
+    exchange.tried.append(failed)
+    h = exchange.h
+    following = pool.successor(h, exchange.tried) if h >= 0 else pool.least_loaded(exchange.tried)[0]
+    if following is None:
+        return None
+    if pool.retry.is_charged(phase):
+        account = pool.account
+        if not account.budget.spend(exchange.plane.now, account.requests(), account.in_flight):
+            _count_refused(exchange, pool, NO_BUDGET)
+            return None
+    if exchange.decision == OWNER:
+        exchange.decision = FAILOVER
+    return following
+
+
+def _blame(exchange: Exchange, pool: Pool, backend: Backend, error: int) -> None:
+    """The backend failed, and not the client."""
+    exchange.plane.cells[backend.row + BACKEND_ERRORS + error] += 1
+    exchange.plane.observe_failure(pool, backend, UPSTREAM_ERRORS[error])
+
+
+def _count_retry(exchange: Exchange, pool: Pool, reason: int) -> None:
+    exchange.plane.cells[pool.row + POOL_RETRIES + reason] += 1
+
+
+def _count_refused(exchange: Exchange, pool: Pool, reason: int) -> None:
+    exchange.plane.cells[pool.row + POOL_RETRIES_REFUSED + reason] += 1
+
+
+def cut(exchange: Exchange) -> None:
+    """The answer has begun and cannot be completed: the client must see that. Never fake an end."""
+    exchange.keep_alive = False
+    settle(exchange, monotonic())
+    if exchange.is_close_delimited:
+        flow.reset(exchange.downstream.transport)
+    else:
+        exchange.downstream.close()
+
+
+def client_left(exchange: Exchange) -> None:
+    """The downstream connection is gone."""
+    exchange.leave_queue()
+    action = WHEN_CLIENT_LEAVES[exchange.down][exchange.up]
+    if action == IMPOSSIBLE:
+        raise AssertionError(f"a client left in {exchange.down}, {exchange.up}")
+    exchange.down = GONE
+    if action not in (DETACH, ABANDON):
+        return
+    pool = exchange.pool
+    if action == ABANDON and pool is not None:
+        exchange.reason = "client_abort"
+        exchange.plane.cells[pool.row + POOL_ABORTS] += 1
+    exchange.drop_upstream()
+    exchange.leave_seat()
+    settle(exchange, monotonic())
+
+
+def client_failed(exchange: Exchange, status: int, reason: str) -> None:
+    """The client sends or takes no more, or what it sends cannot be taken. The backend is not to blame."""
+    has_answer = exchange.up >= RESPONDING
+    exchange.drop_upstream()
+    exchange.leave_seat()
+    if has_answer:
+        exchange.reason = reason
+        cut(exchange)
+    else:
+        exchange.refuse(status, reason)
+
+
+def out_of_time(exchange: Exchange, due: int) -> None:
+    """A deadline of the exchange has passed."""
+    if due == DUE_CONNECT:
+        attempt_failed(exchange, CONNECT_TIMEOUT)
+    elif due == DUE_FIRST_BYTE:
+        attempt_failed(exchange, FIRST_BYTE_TIMEOUT)
+    elif due == DUE_UPSTREAM:
+        attempt_failed(exchange, IDLE_TIMEOUT)
+    elif due == DUE_TRY:
+        _try_is_over(exchange)
+    elif due == DUE_SEAT:
+        exchange.leave_queue()
+        exchange.refuse(503, "queue_timeout")
+    elif due == DUE_BODY:
+        client_failed(exchange, 408, "body_timeout")
+    elif due == DUE_SEND:
+        client_failed(exchange, 408, "client_abort")
+    elif due == DUE_TUNNEL and exchange.tunnel is not None:
+        exchange.tunnel.close()

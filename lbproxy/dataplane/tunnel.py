@@ -1,0 +1,102 @@
+"""An upgraded connection (RFC 9110 7.8): octets both ways until both sides have ended, each in its own time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from lbproxy.core.exchange import DONE, RESPONDING
+from lbproxy.core.headers import Shape, upgrade_protocols
+from lbproxy.core.ledger import POOL_UPGRADED, POOL_UPGRADED_OPEN
+from lbproxy.dataplane.deadlines import DUE_TUNNEL
+from lbproxy.dataplane.plane import monotonic
+
+if TYPE_CHECKING:
+    from lbproxy.core.balance import Pool
+    from lbproxy.dataplane.relay import Exchange
+    from lbproxy.dataplane.upstream import Upstream
+    from lbproxy.dataplane.wire import ResponseParser
+
+
+@final
+class Tunnel:
+    """The two transports of an upgraded exchange."""
+
+    __slots__ = ("_exchange", "_idle_s", "_upstream", "is_backend_done", "is_client_done")
+
+    def __init__(self, exchange: Exchange, upstream: Upstream, idle_s: float) -> None:
+        self._exchange: Final = exchange
+        self._upstream: Final = upstream
+        self._idle_s: Final = idle_s
+        self.is_client_done = False
+        self.is_backend_done = False
+
+    def up(self, data: bytes) -> None:
+        """Octets from the client."""
+        exchange = self._exchange
+        exchange.request_bytes += len(data)
+        self._upstream.transport.write(data)
+        exchange.downstream.set_deadline(self._idle_s, DUE_TUNNEL)
+
+    def down(self, data: bytes) -> None:
+        """Octets from the backend."""
+        exchange = self._exchange
+        exchange.response_bytes += len(data)
+        exchange.downstream.transport.write(data)
+        exchange.downstream.set_deadline(self._idle_s, DUE_TUNNEL)
+
+    def up_end(self) -> bool:
+        """The client will send no more. True: the other direction goes on."""
+        self.is_client_done = True
+        if self.is_backend_done:
+            self.close()
+            return False
+        if self._upstream.transport.can_write_eof():
+            self._upstream.transport.write_eof()
+        return True
+
+    def down_end(self) -> bool:
+        """The backend will send no more. True: the other direction goes on."""
+        self.is_backend_done = True
+        if self.is_client_done:
+            self.close()
+            return False
+        self._exchange.downstream.send_end()
+        return True
+
+    def close(self) -> None:
+        """The tunnel is over, by both ends, an error or a deadline."""
+        exchange = self._exchange
+        exchange.keep_alive = False
+        exchange.finish(monotonic(), False)
+
+
+def switch_protocols(exchange: Exchange, pool: Pool, upstream: Upstream, parser: ResponseParser, shape: Shape) -> bool:
+    """Take a 101. False, with nothing done, if the client has not asked for what the backend wants to switch to."""
+    protocol = shape.joined(b"upgrade", parser.values)
+    asked = exchange.upgrade
+    if (
+        not asked
+        or exchange.down != DONE
+        or not protocol
+        or not upgrade_protocols(protocol) <= upgrade_protocols(asked)
+    ):
+        return False
+    downstream = exchange.downstream
+    exchange.up = RESPONDING
+    exchange.status = 101
+    exchange.upgraded = True
+    exchange.first_byte_us = int((monotonic() - exchange.sent) * 1e6)
+    cells = exchange.plane.cells
+    cells[pool.row + POOL_UPGRADED] += 1
+    cells[pool.row + POOL_UPGRADED_OPEN] += 1
+    lines = exchange.lines_of(shape, parser.values)
+    tunnel = exchange.tunnel = Tunnel(exchange, upstream, pool.spec.timeout.tunnel)
+    downstream.transport.write(
+        b"%b%bConnection: Upgrade\r\nUpgrade: %b\r\n%b\r\n" % (parser.line, lines, protocol, exchange.own_lines(pool))
+    )
+    rest = upstream.start_tunnel()
+    if rest:
+        tunnel.down(rest)
+    downstream.start_tunnel()
+    downstream.set_deadline(pool.spec.timeout.tunnel, DUE_TUNNEL)
+    return True
