@@ -102,8 +102,13 @@ def link(title: str, url: str) -> Json:
     return {"title": title, "url": url, "targetBlank": False}
 
 
-def columns(names: Mapping[str, str]) -> list[Json]:
-    """Transformations that join the tables of a panel's queries and name their columns, in this order."""
+def columns(label: str, values: Sequence[str], more_labels: Sequence[str] = ()) -> list[Json]:
+    """Transformations that join the tables of a panel's queries, one per value, and name their columns, in this order.
+
+    Grafana calls a query's column "Value #" and its letter, and "Value" when it is the only one.
+    """
+    found = [f"Value #{letter(index)}" for index in range(len(values))] if len(values) > 1 else ["Value"]
+    names = {name: name.capitalize() for name in (label, *more_labels)} | dict(zip(found, values, strict=True))
     return [
         {"id": "merge", "options": {}},
         {
@@ -111,10 +116,15 @@ def columns(names: Mapping[str, str]) -> list[Json]:
             "options": {
                 "excludeByName": {"Time": True},
                 "indexByName": {name: index for index, name in enumerate(names)},
-                "renameByName": dict(names),
+                "renameByName": names,
             },
         },
     ]
+
+
+def letter(index: int) -> str:
+    """The letter of a panel's query."""
+    return chr(ord("A") + index)
 
 
 # Panels
@@ -123,7 +133,7 @@ def columns(names: Mapping[str, str]) -> list[Json]:
 def panel(kind: str, width: int, title: str, description: str, unit: str, queries: Sequence[Json], **more: Any) -> Json:
     """What all panels have. `defaults` and `overrides` go into the field configuration, the rest beside it."""
     defaults: Json = {"unit": unit, "mappings": []} | more.pop("defaults", {})
-    named = [{**each, "refId": chr(ord("A") + index)} for index, each in enumerate(queries)]
+    named = [{**each, "refId": letter(index)} for index, each in enumerate(queries)]
     return {
         "type": kind,
         "title": title,
@@ -233,19 +243,21 @@ def table(
     width: int,
     title: str,
     description: str,
-    names: Mapping[str, str],
-    *queries: Json,
+    label: str,
+    values: Mapping[str, str],
+    *,
+    more_labels: Sequence[str] = (),
     overrides: Sequence[Json] = (),
     sort_by: str = "",
 ) -> Json:
-    """Rows with a column per query. `names` maps the columns as Grafana finds them ("Value #A", labels) to titles."""
+    """A line for each value of a label, with a column for each of `values`: its title and its expression."""
     return panel(
         "table",
         width,
         title,
         description,
         "short",
-        queries,
+        [query(expression, table=True) for expression in values.values()],
         defaults={"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True}},
         overrides=list(overrides),
         options={
@@ -254,7 +266,7 @@ def table(
             "showHeader": True,
             "sortBy": [{"displayName": sort_by, "desc": True}] if sort_by else [],
         },
-        transformations=columns(names),
+        transformations=columns(label, list(values), more_labels),
     )
 
 
@@ -263,20 +275,21 @@ def bar_chart(
     title: str,
     description: str,
     unit: str,
-    names: Mapping[str, str],
-    *queries: Json,
+    label: str,
+    values: Mapping[str, str],
+    *,
     stacked: bool = False,
     overrides: Sequence[Json] = (),
     links: Sequence[Json] = (),
 ) -> Json:
-    """Bars per backend, side by side or stacked, as they are now. The first of `names` is the label on the axis."""
+    """Bars for each value of a label, as they are now, side by side or stacked: their names and expressions."""
     return panel(
         "barchart",
         width,
         title,
         description,
         unit,
-        queries,
+        [query(expression, table=True) for expression in values.values()],
         defaults={
             "color": {"mode": "palette-classic"},
             "custom": {"fillOpacity": 80, "lineWidth": 0, "axisBorderShow": False, "axisCenteredZero": False},
@@ -293,11 +306,11 @@ def bar_chart(
             "showValue": "never",
             "stacking": "normal" if stacked else "none",
             "tooltip": {"mode": "multi", "sort": "none"},
-            "xField": next(iter(names.values())),
+            "xField": label.capitalize(),
             "xTickLabelMaxLength": 16,
             "xTickLabelRotation": -30,
         },
-        transformations=columns(names),
+        transformations=columns(label, list(values)),
     )
 
 

@@ -225,8 +225,9 @@ def test_what_is_configured_for_a_series_or_column_exists(panel: Json) -> None:
     by_label = {label for name in names for label in re.findall(r"^\{\{(\w+)\}\}$", name)}
     for step in panel.get("transformations", []):
         names |= set(step["options"].get("renameByName", {}).values())
-        letters = {name for name in step["options"].get("renameByName", {}) if name.startswith("Value #")}
-        assert letters <= {f"Value #{target['refId']}" for target in panel["targets"]}
+        values = {name for name in step["options"].get("renameByName", {}) if name.startswith("Value")}
+        several = {f"Value #{target['refId']}" for target in panel["targets"]}
+        assert values <= (several if len(several) > 1 else {"Value"})
     for override in panel["fieldConfig"]["overrides"]:
         assert override["matcher"]["id"] == "byName"
         assert override["matcher"]["options"] in names or by_label, override["matcher"]

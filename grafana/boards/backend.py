@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from grafana.boards.common import (
-    CAUSE_COLORS,
     CODE_COLORS,
     ERRORS,
     OFF,
     ONE_BACKEND,
+    SIDE_COLORS,
+    SIDES,
     STATE_WORDS,
     backend_variable,
     marks,
@@ -117,11 +118,10 @@ def _share() -> Row:
     queries: list[Json] = []
     overrides: list[Json] = []
     for cause in CAUSES:
-        for side, more in (("clamp_min", True), ("clamp_max", False)):
-            title = cause if more else f"{cause}, less"
-            queries.append(query(f"{side}({_SHARES.cause(cause)}, 0)", title))
-            hiding = {} if more else {"custom__hideFrom": {"legend": True, "tooltip": False, "viz": False}}
-            overrides.append(override(title, color=fixed(CAUSE_COLORS[cause]), **hiding))
+        above, below = SIDES[cause]
+        for title, clamp in ((above, "clamp_min"), (below, "clamp_max")):
+            queries.append(query(f"{clamp}({_SHARES.cause(cause)}, 0)", title))
+        overrides += SIDE_COLORS[cause]
     return Row(
         "Its share of the pool",
         9,
@@ -159,13 +159,13 @@ def _share() -> Row:
                 6,
                 "What it is",
                 "Its address and zone as configured; several lines when proxies have different configurations.",
-                {"backend": "Backend", "address": "Address", "zone": "Zone", "Value #A": "Configured weight"},
-                query(
-                    by("backend, address, zone", BACKEND.series("backend_info"), "max")
+                "backend",
+                {
+                    "Configured weight": by("backend, address, zone", BACKEND.series("backend_info"), "max")
                     + " * on (backend) group_left () "
                     + by("backend", BACKEND.series("backend_configured_weight"), "max"),
-                    table=True,
-                ),
+                },
+                more_labels=("address", "zone"),
             ),
         ),
     )

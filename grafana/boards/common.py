@@ -24,7 +24,7 @@ from grafana.panels import (
     word_for_range,
     words,
 )
-from grafana.queries import KEY_SKEW, NEARLY, PROXIES, RING_ERROR, SPILL, STATES, UNEVEN, Scope, Shares, by
+from grafana.queries import CAUSES, KEY_SKEW, NEARLY, PROXIES, RING_ERROR, SPILL, STATES, UNEVEN, Scope, Shares, by
 
 OVERVIEW: Final = "lbproxy-overview"
 DISTRIBUTION: Final = "lbproxy-distribution"
@@ -45,6 +45,20 @@ CODE_COLORS: Final = [
 ERRORS: Final = thresholds(GOOD, (0.01, NOTICE), (0.05, BAD))
 OFF: Final = thresholds(BAD, (-UNEVEN, NOTICE), (-NEARLY, GOOD), (NEARLY, NOTICE), (UNEVEN, BAD))
 CAUSE_COLORS: Final = {RING_ERROR: CALM, KEY_SKEW: NOTICE, SPILL: "purple"}
+
+# Stacks take only what is above zero or only what is below: each cause has a series for either side, in one colour.
+SIDES: Final = {cause: (cause, f"{cause}, less") for cause in CAUSES}
+SIDE_COLORS: Final = {
+    cause: [
+        override(above, color=fixed(CAUSE_COLORS[cause])),
+        override(
+            below,
+            color=fixed(CAUSE_COLORS[cause]),
+            custom__hideFrom={"legend": True, "tooltip": False, "viz": False},
+        ),
+    ]
+    for cause, (above, below) in SIDES.items()
+}
 
 _KEPT: Final = "var-datasource=${datasource}&${job:queryparam}&${instance:queryparam}&${__url_time_range}"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from grafana.boards.common import (
-    CAUSE_COLORS,
     DISTRIBUTION,
     OFF,
+    SIDE_COLORS,
+    SIDES,
     STATE_WORDS,
     marks,
     number,
@@ -158,9 +159,8 @@ def _expected_and_observed(width: int) -> Json:
         "What the weights ask for, and what each backend got. Backends with the largest difference, at most "
         f"{_BARS}; all are in the table below.",
         "percentunit",
-        {"backend": "Backend", "Value #A": "expected", "Value #B": "observed"},
-        query(_furthest(SHARES.expected), table=True),
-        query(_furthest(SHARES.observed), table=True),
+        "backend",
+        {"expected": _furthest(SHARES.expected), "observed": _furthest(SHARES.observed)},
         overrides=[override("expected", color=fixed(PLAIN)), override("observed", color=fixed(CALM))],
         links=[to_backend("${__data.fields.Backend}")],
     )
@@ -168,15 +168,13 @@ def _expected_and_observed(width: int) -> Json:
 
 def _causes(width: int) -> Json:
     """Stacked bars. Each cause is cut into what is above and what is below zero, so that bars stack on both sides."""
-    queries: list[Json] = []
-    names = {"backend": "Backend"}
+    values: dict[str, str] = {}
     overrides: list[Json] = []
     for cause in CAUSES:
-        for side, hidden in (("clamp_min", False), ("clamp_max", True)):
-            names[f"Value #{chr(ord('A') + len(queries))}"] = title = f"{cause}, less" if hidden else cause
-            queries.append(query(_furthest(f"{side}({SHARES.cause(cause)}, 0)"), table=True))
-            hiding = {"custom__hideFrom": {"legend": True, "tooltip": False, "viz": False}} if hidden else {}
-            overrides.append(override(title, color=fixed(CAUSE_COLORS[cause]), **hiding))
+        above, below = SIDES[cause]
+        for title, clamp in ((above, "clamp_min"), (below, "clamp_max")):
+            values[title] = _furthest(f"{clamp}({SHARES.cause(cause)}, 0)")
+        overrides += SIDE_COLORS[cause]
     return bar_chart(
         width,
         "Why: the three causes, stacked",
@@ -184,8 +182,8 @@ def _causes(width: int) -> Json:
         "more than it should have, bars below take away. "
         + " ".join(f"{c.capitalize()}: {_MEANING[c]}" for c in CAUSES),
         "percentunit",
-        names,
-        *queries,
+        "backend",
+        values,
         stacked=True,
         overrides=overrides,
         links=[to_backend("${__data.fields.Backend}")],
@@ -194,7 +192,7 @@ def _causes(width: int) -> Json:
 
 def _accounts(width: int) -> Json:
     signed = {"unit": "percentunit", "decimals": 2}
-    rows = {
+    values = {
         "State": state_code(POOL, "backend"),
         "Weight": by("backend", POOL.series("backend_effective_weight"), "avg"),
         "Expected": by("backend", SHARES.expected),
@@ -212,8 +210,8 @@ def _accounts(width: int) -> Json:
         "Every backend's account",
         "Expected + ring error + key skew + spill = observed. Off by: observed over expected, minus one. Of its bound: "
         "requests in flight over the most it may hold now.",
-        {"backend": "Backend"} | {f"Value #{chr(ord('A') + n)}": title for n, title in enumerate(rows)},
-        *(query(expression, table=True) for expression in rows.values()),
+        "backend",
+        values,
         sort_by="Off by",
         overrides=[
             override("Backend", links=[to_backend("${__value.raw}")]),

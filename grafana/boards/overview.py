@@ -90,27 +90,16 @@ def _verdict() -> Row:
 
 
 def _pools() -> Row:
-    queries = [
-        by("pool", POOLS.rate("requests_total")),
-        error_share(POOLS, "requests_total", "pool"),
-        quantile(0.99, POOLS, "request_duration_seconds", "pool"),
-        by("pool", POOLS.series("requests_in_flight")),
-        by("pool", by("pool, backend", POOLS.series("backend_up"), "min")),
-        by("pool", by("pool, backend", POOLS.series("backend_up"), "min"), "count"),
-        by("pool", Shares.of(POOLS, POOLS).excess, "max"),
-        kept_share(POOLS, "pool"),
-    ]
-    titles = (
-        "Requests",
-        "Server errors",
-        "p99",
-        "In flight",
-        "Backends up",
-        "Backends",
-        "Furthest off",
-        "On its owner",
-    )
-    names = {"pool": "Pool"} | {f"Value #{chr(ord('A') + n)}": title for n, title in enumerate(titles)}
+    values = {
+        "Requests": by("pool", POOLS.rate("requests_total")),
+        "Server errors": error_share(POOLS, "requests_total", "pool"),
+        "p99": quantile(0.99, POOLS, "request_duration_seconds", "pool"),
+        "In flight": by("pool", POOLS.series("requests_in_flight")),
+        "Backends up": by("pool", by("pool, backend", POOLS.series("backend_up"), "min")),
+        "Backends": by("pool", by("pool, backend", POOLS.series("backend_up"), "min"), "count"),
+        "Furthest off": by("pool", Shares.of(POOLS, POOLS).excess, "max"),
+        "On its owner": kept_share(POOLS, "pool"),
+    }
     colored = {"custom__cellOptions": {"type": "color-text"}}
     return Row(
         "Pools",
@@ -121,8 +110,8 @@ def _pools() -> Row:
                 "Pools now",
                 "One line per pool. Furthest off: how far its worst backend is from its share, beyond chance. On its "
                 "owner: the share of keyed requests served by the backend that owns the key, or that it is pinned to.",
-                names,
-                *(query(each, table=True) for each in queries),
+                "pool",
+                values,
                 sort_by="Requests",
                 overrides=[
                     override("Pool", links=[to_distribution("${__value.raw}")]),

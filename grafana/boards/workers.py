@@ -51,7 +51,7 @@ def _now() -> Row:
             ),
             number(
                 5,
-                "Latest tick",
+                "Worst event loop lag",
                 "How late the slowest worker's event loop is. Above a few tens of milliseconds all its requests wait.",
                 "s",
                 by("", PROXIES.series("worker_event_loop_lag_seconds"), "max"),
@@ -193,16 +193,9 @@ def _told() -> Row:
                 12,
                 "Proxies",
                 "What each proxy runs. Equal fingerprints route equally: proxies of one job should have the same.",
-                {
-                    "instance": "Instance",
-                    "version": "Version",
-                    "python": "Python",
-                    "fingerprint": "Fingerprint",
-                    "Value #A": "Generation",
-                    "Value #B": "Workers",
-                },
-                query(info, table=True),
-                query(by("instance", PROXIES.series("workers")), table=True),
+                "instance",
+                {"Generation": info, "Workers": by("instance", PROXIES.series("workers"))},
+                more_labels=("version", "python", "fingerprint"),
             ),
             timeseries(
                 6,
