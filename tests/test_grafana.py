@@ -15,7 +15,8 @@ import promql_parser
 import pytest
 
 from grafana import build
-from grafana.panels import COLUMNS, Row, dashboard, stat
+from grafana.frame import COLUMNS, Row, dashboard
+from grafana.panels import stat
 from grafana.queries import CAUSES, POOL, STATES, Shares
 from lbproxy.observe import dashboards
 from tests.promql import (

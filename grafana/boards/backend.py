@@ -19,6 +19,7 @@ from grafana.boards.common import (
     to_distribution,
     variables,
 )
+from grafana.frame import Row, dashboard
 from grafana.panels import (
     BAD,
     CALM,
@@ -26,8 +27,6 @@ from grafana.panels import (
     NOTICE,
     PLAIN,
     Json,
-    Row,
-    dashboard,
     fixed,
     heatmap,
     override,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from grafana.frame import annotation, datasource_variable, label_variable
 from grafana.panels import (
     BAD,
     CALM,
@@ -11,10 +12,7 @@ from grafana.panels import (
     NOTICE,
     PLAIN,
     Json,
-    annotation,
-    datasource_variable,
     fixed,
-    label_variable,
     link,
     override,
     query,

@@ -15,7 +15,8 @@ from grafana.boards.common import (
     verdict,
     yes_no,
 )
-from grafana.panels import BAD, GOOD, NOTICE, Json, Row, dashboard, override, query, table, thresholds, timeseries
+from grafana.frame import Row, dashboard
+from grafana.panels import BAD, GOOD, NOTICE, Json, override, query, table, thresholds, timeseries
 from grafana.queries import NEARLY, POOLS, PROXIES, UNEVEN, Shares, by, error_share, kept_share, quantile
 
 

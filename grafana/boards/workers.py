@@ -3,22 +3,8 @@
 from __future__ import annotations
 
 from grafana.boards.common import WORKERS, marks, number, variables, yes_no
-from grafana.panels import (
-    BAD,
-    CALM,
-    GOOD,
-    NOTICE,
-    PLAIN,
-    Json,
-    Row,
-    dashboard,
-    fixed,
-    override,
-    query,
-    table,
-    thresholds,
-    timeseries,
-)
+from grafana.frame import Row, dashboard
+from grafana.panels import BAD, CALM, GOOD, NOTICE, PLAIN, Json, fixed, override, query, table, thresholds, timeseries
 from grafana.queries import PROXIES, by, ratio
 
 
