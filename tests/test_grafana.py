@@ -167,6 +167,7 @@ def test_only_variables_that_exist_are_used(board: Json) -> None:
 def test_links_lead_to_dashboards_that_exist_with_variables_they_have(board: Json) -> None:
     variables = {each["uid"]: {v["name"] for v in each["templating"]["list"]} for each in BOARDS.values()}
     own = variables[board["uid"]]
+    several = {variable["name"] for variable in board["templating"]["list"] if variable["multi"]} - {"job", "instance"}
     for url in _values(board, "url"):
         if not url:
             continue
@@ -175,6 +176,7 @@ def test_links_lead_to_dashboards_that_exist_with_variables_they_have(board: Jso
         assert given <= variables[uid], url
         plain = set(re.findall(r"\$\{(\w+)(?::\w+)?\}", arguments))
         assert {name for name in plain if not name.startswith("__")} <= own, url
+        assert not plain & several, f"{url}: of several values one would have to be chosen"
         assert "${__url_time_range}" in url
 
 

@@ -101,7 +101,8 @@ def marks(scope: Scope = PROXIES) -> list[Json]:
 
 
 def to_distribution(pool: str = "${__field.labels.pool}") -> Json:
-    return link("Load distribution of this pool", f"/d/{DISTRIBUTION}?{_KEPT}&var-pool={pool}")
+    """`pool` "" leaves the choice of the pool to the other dashboard."""
+    return link("Load distribution", f"/d/{DISTRIBUTION}?{_KEPT}" + (f"&var-pool={pool}" if pool else ""))
 
 
 def to_backend(backend: str = "${__field.labels.backend}", pool: str = "${pool}") -> Json:

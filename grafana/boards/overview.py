@@ -37,14 +37,14 @@ def _verdict() -> Row:
         "Is all well?",
         4,
         (
-            verdict(4, shares, "Spread as configured?", (to_distribution("${pool}"),)),
+            verdict(4, shares, "Spread as configured?", (to_distribution(""),)),
             yes_no(
                 3,
                 "Backends",
                 "How many backends may not be given requests: down, ejected, held, draining or not yet known.",
                 by("", f"1 - {by('pool, backend', POOLS.series('backend_up'), 'min')}"),
                 "All up",
-                links=(to_distribution("${pool}"),),
+                links=(to_distribution(""),),
             ),
             yes_no(
                 3,
