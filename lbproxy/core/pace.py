@@ -1,0 +1,114 @@
+"""Pace: moving keys little by little, so that no change of weight sends a wave of strangers to anybody.
+
+A pool with `pace: 5%/min` never moves more than that share of its keys within any minute, whatever was asked for: a
+new weight, a backend that joins, one that comes back. What it serves with lies on the straight line from the present
+weights to the wanted ones, and every step along that line is measured before it is taken: exactly the share of the hash
+space that changes hands between two rings (`ring.moved`), of those that serve, for a backend that nobody asks owns
+nothing.
+
+Steps come about once a second, less often on large rings, which take time to build. A step may move what the time since
+the last one has earned, but not more than one pause's worth: nobody saves up for a wave. So that even the minute that
+begins with a full step stays within its share, a pause's worth is taken off the rate. When tokens are so few that a
+single one is more than a pause earns, it moves once it has been earned since the way began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, final
+
+from lbproxy.core.ring import Ring, build_ring, moved, vnode_count
+
+Weights = Mapping[str, float]
+
+MINUTE_S: Final = 60.0
+LEAST_PAUSE_S: Final = 1.0
+# How many tokens a ring may have for each second of pause between two steps.
+TOKENS_PER_S: Final = 20_000
+_TRIES: Final = 4
+_HALVINGS: Final = 24
+
+
+def rounded(weight: float) -> float:
+    """The weight to six figures: finer than any token, and short enough to calculate with exactly."""
+    return float(f"{weight:.6g}")
+
+
+@final
+class Pace:
+    """How far a pool has come on its way. `now` never runs backwards."""
+
+    __slots__ = ("_at", "_is_under_way", "_ring", "_version", "_vnodes")
+
+    def __init__(self, vnodes: int, version: int) -> None:
+        self._vnodes: Final = vnodes
+        self._version: Final = version
+        # Since when the next step is earned, and whether one is waited for.
+        self._at = float("-inf")
+        self._is_under_way = False
+        self._ring: Ring | None = None
+
+    def step(self, now: float, present: Weights, wanted: Weights, rate: float) -> dict[str, float] | None:
+        """The next weights on the way from `present` to `wanted`, which have the same names; None: not yet, or there.
+
+        `rate` is the share of keys that may move per second.
+        """
+        if present == wanted:
+            return None
+        tokens = sum(self._counts(present))
+        pause_s = max(LEAST_PAUSE_S, tokens / TOKENS_PER_S)
+        if not self._is_under_way:
+            self._is_under_way = True
+            self._at = max(self._at, now - pause_s)
+        waited_s = now - self._at
+        if waited_s < pause_s:
+            return None
+        rate *= MINUTE_S / (MINUTE_S + pause_s)
+        weights = self._choose(present, wanted, rate * pause_s, rate * waited_s)
+        if weights is not None:
+            self._at = now
+            self._is_under_way = weights != wanted
+        return weights
+
+    def _choose(self, present: Weights, wanted: Weights, allowed: float, earned: float) -> dict[str, float] | None:
+        before = self._build(present)
+        whole = moved(before, self._build(wanted)).share
+        if whole <= allowed:
+            return dict(wanted)
+        smallest = self._smallest(present, wanted)
+        part = allowed / whole
+        for _ in range(_TRIES):
+            if part <= smallest:
+                break
+            weights = _between(present, wanted, part)
+            share = moved(before, self._build(weights)).share
+            if share <= allowed:
+                return weights
+            part *= 0.95 * allowed / share
+        weights = _between(present, wanted, smallest)
+        return weights if moved(before, self._build(weights)).share <= earned else None
+
+    def _smallest(self, present: Weights, wanted: Weights) -> float:
+        """The smallest part of the way that changes anybody's number of tokens."""
+        counts = self._counts(present)
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if self._counts(_between(present, wanted, middle)) != counts:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _counts(self, weights: Weights) -> list[int]:
+        return [vnode_count(weight, self._vnodes) for weight in weights.values()]
+
+    def _build(self, weights: Weights) -> Ring:
+        self._ring = build_ring(weights.items(), self._vnodes, self._version, reuse=self._ring)
+        return self._ring
+
+
+def _between(present: Weights, wanted: Weights, part: float) -> dict[str, float]:
+    if part == 1.0:
+        return dict(wanted)
+    return {name: rounded(weight + part * (wanted[name] - weight)) for name, weight in present.items()}

@@ -1,0 +1,110 @@
+"""Paced moves: every minute keeps to its share, the way ends where it should, and nothing moves that need not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lbproxy.core.pace import Pace, rounded
+from lbproxy.core.ring import build_ring, moved
+
+Weights = Mapping[str, float]
+
+
+def walk(
+    present: Weights, wanted: Weights, rate: float, vnodes: int, until_s: float, every_s: float = 0.5
+) -> list[tuple[float, dict[str, float], float]]:
+    """Each step that is taken: when, the weights, and the share that it moved."""
+
+    ring = build_ring(present.items(), vnodes)
+    steps = []
+    pace, now = Pace(vnodes, 1), 1000.0
+    while now < 1000.0 + until_s and present != wanted:
+        weights = pace.step(now, present, wanted, rate)
+        if weights is not None:
+            before, ring = ring, build_ring(weights.items(), vnodes, reuse=ring)
+            change = moved(before, ring)
+            assert change.needless == 0
+            steps.append((now, weights, change.share))
+            present = weights
+        now += every_s
+    return steps
+
+
+def largest_minute(steps: list[tuple[float, dict[str, float], float]]) -> float:
+    return max(sum(share for at, _, share in steps if 0 <= at - start < 60) for start, _, _ in steps)
+
+
+def test_a_join_takes_its_time_and_gets_there() -> None:
+    present = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "new": 0.0}
+    wanted = present | {"new": 1.0}
+    steps = walk(present, wanted, 0.05 / 60, 256, 600)
+    assert steps[-1][1] == wanted
+    assert largest_minute(steps) <= 0.05
+    # A fifth of the keys at a twentieth a minute.
+    assert 200 < steps[-1][0] - steps[0][0] < 350
+    weights = [weights["new"] for _, weights, _ in steps]
+    assert weights == sorted(weights)
+    assert all(each["a"] == 1.0 for _, each, _ in steps)
+
+
+def test_a_small_change_is_one_step() -> None:
+    present = {"a": 1.0, "b": 1.0}
+    ((_, weights, share),) = walk(present, {"a": 1.0, "b": 1.001}, 0.05 / 60, 4096, 60)
+    assert weights == {"a": 1.0, "b": 1.001}
+    assert 0 < share < 0.05 / 60
+
+
+def test_coarse_tokens_move_one_by_one_as_they_are_earned() -> None:
+    present = dict.fromkeys("abcde", 1.0)
+    steps = walk(present, present | {"e": 2.0}, 0.10 / 60, 8, 3600)
+    assert steps[-1][1]["e"] == 2.0
+    assert 4 <= len(steps) <= 10
+    for (before, _, _), (at, _, share) in pairwise(steps):
+        assert share <= 0.10 / 60 * (at - before) + 1e-9
+
+
+def test_a_rest_saves_nothing_up() -> None:
+    pace, present = Pace(8, 1), dict.fromkeys("abcde", 1.0)
+    assert pace.step(1.0, present, present, 0.10 / 60) is None
+    assert pace.step(5000.0, present, present | {"e": 2.0}, 0.10 / 60) is None
+    assert pace.step(5000.5, present, present | {"e": 2.0}, 0.10 / 60) is None
+    assert pace.step(5100.0, present, present | {"e": 2.0}, 0.10 / 60) is not None
+
+
+def test_nothing_to_do() -> None:
+    assert walk({"a": 1.0}, {"a": 1.0}, 0.05 / 60, 64, 10) == []
+
+
+def test_what_changes_no_owner_is_taken_at_once() -> None:
+    ((_, weights, share),) = walk({"a": 1.0}, {"a": 5.0}, 0.001 / 3600, 64, 10)
+    assert (weights, share) == ({"a": 5.0}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("weight", "text"), [(0.30000000000000004, 0.3), (1 / 3, 0.333333), (1e6 / 3, 333333.0), (0, 0)]
+)
+def test_rounded(weight: float, text: float) -> None:
+    assert rounded(weight) == text
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.5, 1.0, 3.0]), st.sampled_from([0.0, 0.25, 1.0, 2.0])), min_size=2, max_size=5
+    ),
+    st.sampled_from([0.02, 0.1, 0.5]),
+    st.sampled_from([16, 128]),
+)
+def test_no_minute_moves_more_than_its_share(pairs: list[tuple[float, float]], share: float, vnodes: int) -> None:
+    present = {f"b{index}": before for index, (before, _) in enumerate(pairs)}
+    wanted = {f"b{index}": after for index, (_, after) in enumerate(pairs)}
+    if not any(present.values()) or not any(wanted.values()):
+        return
+    steps = walk(present, wanted, share / 60, vnodes, 90, every_s=1.0)
+    coarse = [moved for _, _, moved in steps if moved > share / 60]
+    assert not steps or largest_minute(steps) <= share + max(coarse, default=0.0) + 1e-9
