@@ -27,7 +27,6 @@ from typing import Final, final
 from lbproxy.core.affinity import KeyFinder, key_finder
 from lbproxy.core.bound import Bound, Smoothed
 from lbproxy.core.cookies import CookieAffinity
-from lbproxy.core.homes import Homes
 from lbproxy.core.hotkeys import HotKeys, Meter
 from lbproxy.core.ledger import (
     BACKEND_IN_FLIGHT,
@@ -102,13 +101,12 @@ class Account:
 
     It outlives snapshots. `cells` is the worker's own slab and `peers` those of the others; `row` and `sketch_row` are
     where the pool's cells and its table of hottest keys start. `sessions` is the memory of keys seen, when sessions may
-    stay on a draining backend, `homes` where users with an open tunnel are, when those are pinned. `waiting` holds the
-    exchanges that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them.
+    stay on a draining backend. `waiting` holds the exchanges that wait for a seat; only the data plane looks into it.
     """
 
     __slots__ = (
-        "_held", "_level", "_others", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "meter", "peers",
-        "row", "seen", "sessions", "sketch_row", "tunnels", "waiting",
+        "_held", "_level", "_others", "_smoothed", "budget", "cells", "hot", "in_flight", "meter", "peers", "row",
+        "seen", "sessions", "sketch_row", "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -122,9 +120,7 @@ class Account:
         self.seen: Final[Callable[[int], None]] = self.meter.seen.append
         self._held: Final = self.meter.held
         self.sessions: Recency | None = None
-        self.homes: Homes | None = None
         self.waiting: Final[deque[object]] = deque()
-        self.tunnels: Final[set[object]] = set()
         self.budget = RetryBudget(0.0, 0)
         self._smoothed: Final = Smoothed()
         self._others = 0
@@ -440,23 +436,6 @@ class Pool:
                 if key.startswith(prefix):
                     return candidate
         return pin
-
-    def home(self, h: int) -> Backend | None:
-        """The backend to which the key has an open tunnel, if it is pinned there and can be asked."""
-        homes = self.account.homes
-        row = homes.find(h) if homes is not None else -1
-        if row >= 0:
-            for backend in self._by_member:
-                if backend.row == row and backend.state != OUT:
-                    return backend
-        return None
-
-    def place_of(self, h: int) -> Backend | None:
-        """The backend that new requests of the key go to while it has room: the first eligible one of its list."""
-        for backend in self.walk(h):
-            if backend.eligible:
-                return backend
-        return None
 
     def is_known(self, h: int) -> bool:
         """Whether the key was seen lately, so that its session may stay on a draining backend."""
