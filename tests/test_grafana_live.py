@@ -155,6 +155,8 @@ class Supplement:
         weights = {each["name"]: each.get("weight", 1) for each in self._proxy.config["pools"]["api"]["backends"]}
         lines = []
         for name, labels in FORTHCOMING.items():
+            if f"# TYPE lbproxy_{name} " in text:
+                continue
             values = [
                 ("api",) if label == "pool" else NAMES if label == "backend" else labels[label] for label in labels
             ]
