@@ -1,0 +1,135 @@
+"""docs/metrics.md: every metric there is, from the ledger's tables and from what the supervisor adds to the page.
+
+python -m lbproxy.observe.reference > docs/metrics.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from lbproxy.core.ledger import DURATION_BOUNDS, TABLES, RowKey, RowKind
+from lbproxy.core.snapshot import Snapshot, build_snapshot
+from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, PoolSpec
+from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus, process_families, snapshot_families
+from lbproxy.observe.metrics import MICRO, PREFIX, ROW_LABELS, Family, number
+
+# Labels whose values are names out of the configuration or texts, not words of a closed list.
+OPEN_LABELS: Final = frozenset(
+    ("pool", "backend", "listener", "worker", "address", "zone", "fingerprint", "version", "python")
+)
+
+_INTRODUCTION: Final = """\
+# Metrics
+
+<!-- Written by `python -m lbproxy.observe.reference` from lbproxy/core/ledger.py and lbproxy/observe/facts.py. -->
+
+`GET /metrics` on the admin address gives all of them in the Prometheus text format, summed over the workers. Counters
+live in shared memory that outlives a worker, so they stay exact and never fall back when one is killed; they start
+anew with the supervisor. A label set that is known beforehand is there from the start, with 0. Label values are the
+names of the configuration and words of the lists below: never an address but in `backend_info`, never a user's key.
+When a listener, a pool or a backend leaves the configuration, its series leave the page.
+
+[operations.md](operations.md#reading-the-metrics) has queries to start with.
+"""
+
+_TITLES: Final[dict[str, tuple[str, str]]] = {
+    "listener": ("Listeners", "Connections from clients, by the address they come in on."),
+    "pool": ("Pools", "Requests as clients see them, and how they were routed."),
+    "backend": ("Backends", "The same traffic as each backend sees it."),
+    "worker": ("Workers", "What belongs to a worker, or to no pool yet."),
+    "process": ("Processes and reloads", "What the supervisor knows of its workers and of the configuration file."),
+    "snapshot": ("Configuration and rings", "What follows from the configuration in force; it changes with a reload."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family. `labels` are names with their closed list of values, which is empty when it is an open one."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def metrics() -> dict[str, list[Metric]]:
+    """All families, in the sections of the page."""
+    kinds: tuple[RowKind, ...] = ("listener", "pool", "backend", "worker")
+    sections: dict[str, list[Metric]] = {kind: list(_counted(kind)) for kind in kinds}
+    reloads = ReloadStatus(dict.fromkeys(RELOAD_RESULTS, 0), True, 0.0)
+    return {
+        **sections,
+        "process": _known(process_families((), {}, reloads)),
+        "snapshot": _known(snapshot_families(_example())),
+    }
+
+
+def names() -> frozenset[str]:
+    """The name of every family, with its prefix."""
+    return frozenset(metric.name for section in metrics().values() for metric in section)
+
+
+def markdown() -> str:
+    """The reference: a table for each section."""
+    parts = [_INTRODUCTION]
+    for section, found in metrics().items():
+        title, about = _TITLES[section]
+        rows = "\n".join(map(_row, found))
+        parts.append(f"## {title}\n\n{about}\n\n| metric | type | labels | |\n|---|---|---|---|\n{rows}\n")
+    bounds = ", ".join(number(bound / 1e6) for bound in DURATION_BOUNDS)
+    parts.append(f"## Buckets\n\nEvery histogram has the upper bounds {bounds} and +Inf, in seconds.\n")
+    return "\n".join(parts)
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{name}`" + (f" ({', '.join(values)})" if values else "") for name, values in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |".replace("|  |", "| |")
+
+
+def _counted(kind: RowKind) -> Iterator[Metric]:
+    """The families that the slabs count in rows of this kind."""
+    families: dict[str, Metric] = {}
+    for column in TABLES[kind]:
+        name = PREFIX + (column.metric.removesuffix(MICRO) + "_seconds" if MICRO in column.metric else column.metric)
+        own = ("worker",) if column.metric.startswith("worker_") else ROW_LABELS[kind]
+        labels: tuple[tuple[str, tuple[str, ...]], ...] = tuple([(label, ()) for label in own])
+        if column.label:
+            before = families[name].labels[-1][1] if name in families else ()
+            labels += ((column.label, (*before, column.value)),)
+        families[name] = Metric(name, column.kind, column.help, labels)
+    yield from families.values()
+
+
+def _known(families: Iterable[Family]) -> list[Metric]:
+    """The families that the supervisor makes; the values of their closed labels are read off the samples."""
+    found = []
+    for family in families:
+        values: dict[str, list[str]] = {}
+        for labels, _ in family.samples:
+            for label, value in labels:
+                values.setdefault(label, []).append(value)
+        closed = [
+            (label, () if label in OPEN_LABELS else tuple(dict.fromkeys(words))) for label, words in values.items()
+        ]
+        found.append(Metric(PREFIX + family.name, family.kind, family.help, tuple(closed)))
+    return found
+
+
+def _example() -> Snapshot:
+    """A snapshot with one of everything, for the families that are made from one."""
+    backend = BackendSpec("b1", Address("127.0.0.1", 1))
+    config = Config(
+        listeners=(ListenerSpec("127.0.0.1:0", Address("127.0.0.1", 0)),),
+        pools=(PoolSpec("api", (backend,), vnodes=1),),
+        routes=(),
+    )
+    rows: defaultdict[RowKey, int] = defaultdict(int)  # nothing is counted into them
+    return build_snapshot(config, 1, rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
