@@ -51,6 +51,8 @@ def row_keys(config: Config) -> Iterator[RowKey]:
             yield ("backend", pool.name, backend.name)
     for pool in config.pools:
         yield ("sketch", pool.name)
+        if pool.on_move == "pin":
+            yield ("homes", pool.name)
 
 
 class Supervisor:
@@ -220,7 +222,9 @@ class Supervisor:
 
     def _greet(self, index: int) -> Iterator[Package]:
         """What a fresh worker must be told."""
-        yield from self._socket_orders(index, self._listening)
+        names = {listener.name for listener in self.config.listeners}
+        current = {name: listening for name, listening in self._listening.items() if name in names}
+        yield from self._socket_orders(index, current)
         yield self._generation_order(), ()
 
     def _generation_order(self) -> Generation:

@@ -27,6 +27,7 @@ from typing import Final, final
 from lbproxy.core.affinity import KeyFinder, key_finder
 from lbproxy.core.bound import Bound, Smoothed
 from lbproxy.core.cookies import CookieAffinity
+from lbproxy.core.homes import Homes
 from lbproxy.core.hotkeys import HotKeys, Meter
 from lbproxy.core.ledger import (
     BACKEND_IN_FLIGHT,
@@ -101,12 +102,13 @@ class Account:
 
     It outlives snapshots. `cells` is the worker's own slab and `peers` those of the others; `row` and `sketch_row` are
     where the pool's cells and its table of hottest keys start. `sessions` is the memory of keys seen, when sessions may
-    stay on a draining backend. `waiting` holds the exchanges that wait for a seat; only the data plane looks into it.
+    stay on a draining backend, `homes` where users with an open tunnel are, when those are pinned. `waiting` holds the
+    exchanges that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them.
     """
 
     __slots__ = (
-        "_held", "_level", "_others", "_smoothed", "budget", "cells", "hot", "in_flight", "meter", "peers", "row",
-        "seen", "sessions", "sketch_row", "waiting",
+        "_held", "_level", "_others", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "meter", "peers",
+        "row", "seen", "sessions", "sketch_row", "tunnels", "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -120,7 +122,9 @@ class Account:
         self.seen: Final[Callable[[int], None]] = self.meter.seen.append
         self._held: Final = self.meter.held
         self.sessions: Recency | None = None
+        self.homes: Homes | None = None
         self.waiting: Final[deque[object]] = deque()
+        self.tunnels: Final[set[object]] = set()
         self.budget = RetryBudget(0.0, 0)
         self._smoothed: Final = Smoothed()
         self._others = 0
@@ -210,7 +214,8 @@ class Pool:
 
     __slots__ = (
         # from the configuration
-        "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_spreads", "_tokens",
+        "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_shift", "_spreads", "_starts",
+        "_tokens",
         "backends", "cookies", "find_key", "first_byte_s", "has_pins", "key_limit", "name", "retry", "ring", "row",
         "spec",
         # from the control plane
@@ -249,6 +254,8 @@ class Pool:
         self._home_ring: Final = self._ring_of(zone) if spec.prefer_local and zone else None
         ring = self._home_ring or self.ring
         self._tokens: Final = ring.tokens
+        self._starts: Final = ring.starts
+        self._shift: Final = ring.shift
         self._owners: Final = [backends[ring.names[member]] for member in ring.owners]
         self.find_key: Final[KeyFinder] = key_finder(spec.sticky)
         self._pins: Final = {pin.key.encode(): pin for pin in spec.pins if not pin.is_prefix}
@@ -303,7 +310,8 @@ class Pool:
         owners = self._owners
         if not owners:
             return None, FAILOVER
-        owner = owners[bisect_left(self._tokens, h)]
+        bucket = h >> self._shift  # the same as ring.locate, without a call
+        owner = owners[bisect_left(self._tokens, h, self._starts[bucket], self._starts[bucket + 1])]
         if owner.eligible and (not self._reach or h not in self._reach):
             account = self.account
             load = account.load(owner) if account.peers else owner.in_flight
@@ -395,7 +403,7 @@ class Pool:
 
     def owner(self, h: int) -> Backend | None:
         """The backend that owns a key's hash, whether it may be asked or not; None on an empty ring."""
-        return self._owners[bisect_left(self._tokens, h)] if self._owners else None
+        return self._owners[(self._home_ring or self.ring).locate(h)] if self._owners else None
 
     def successor(self, h: int, tried: Collection[Backend]) -> Backend | None:
         """Where a failed attempt goes on: the first eligible backend of the list that has not been tried and is below
@@ -436,6 +444,23 @@ class Pool:
                 if key.startswith(prefix):
                     return candidate
         return pin
+
+    def home(self, h: int) -> Backend | None:
+        """The backend to which the key has an open tunnel, if it is pinned there and can be asked."""
+        homes = self.account.homes
+        row = homes.find(h) if homes is not None else -1
+        if row >= 0:
+            for backend in self._by_member:
+                if backend.row == row and backend.state != OUT:
+                    return backend
+        return None
+
+    def place_of(self, h: int) -> Backend | None:
+        """The backend that new requests of the key go to while it has room: the first eligible one of its list."""
+        for backend in self.walk(h):
+            if backend.eligible:
+                return backend
+        return None
 
     def is_known(self, h: int) -> bool:
         """Whether the key was seen lately, so that its session may stay on a draining backend."""

@@ -213,22 +213,30 @@ POOL_DURATION_SUM: Final = POOL_DURATION + len(DURATION_BOUNDS) + 1
 POOL_FIRST_BYTE_SUM: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 1
 BACKEND_DURATION_SUM: Final = BACKEND_DURATION + len(DURATION_BOUNDS) + 1
 
-RowKind = Literal["worker", "listener", "pool", "backend", "sketch"]
-# A sketch's row is no metric: it holds the table of a pool's hottest keys (`core/sketch.py`) for the other workers.
+HOMES_SLOTS: Final = 4096
+RowKind = Literal["worker", "listener", "pool", "backend", "sketch", "homes"]
+# Two kinds of row are no metrics but what workers tell each other: the table of a pool's hottest keys
+# (`core/sketch.py`), and where users with an open tunnel are (`core/homes.py`).
 TABLES: Final[dict[RowKind, tuple[Column, ...]]] = {
     "worker": WORKER_COLUMNS,
     "listener": LISTENER_COLUMNS,
     "pool": POOL_COLUMNS,
     "backend": BACKEND_COLUMNS,
     "sketch": (),
+    "homes": (),
 }
-# A row's key: ("worker",), ("listener", name), ("pool", pool), ("backend", pool, backend) or ("sketch", pool).
+# A row's key: its kind and whose it is. ("worker",), ("listener", name), ("pool", pool), ("backend", pool, backend),
+# ("sketch", pool) or ("homes", pool).
 RowKey = tuple[str, ...]
 
 
 def row_width(kind: RowKind) -> int:
     """Cells in a row of this kind."""
-    return TABLE_CELLS if kind == "sketch" else sum(column.width for column in TABLES[kind])
+    if kind == "sketch":
+        return TABLE_CELLS
+    if kind == "homes":
+        return HOMES_SLOTS
+    return sum(column.width for column in TABLES[kind])
 
 
 def observe_duration(cells: Cells, start: int, microseconds: int) -> None:

@@ -13,6 +13,7 @@ from typing import final
 from xxhash import xxh3_64_hexdigest
 
 from lbproxy.core.balance import Account, Backend, Pool
+from lbproxy.core.homes import Homes
 from lbproxy.core.ledger import Cells, RowKey
 from lbproxy.core.spec import Config, HeaderPolicy, ListenerSpec, PoolSpec, Route
 
@@ -138,6 +139,11 @@ def _pool(
     else:
         account = old.account
         account.row, account.sketch_row = row, sketch_row
+    homes_row = rows.get(("homes", spec.name))
+    if spec.on_move != "pin" or homes_row is None:
+        account.homes = None
+    elif account.homes is None or account.homes.row != homes_row:
+        account.homes = Homes(cells, peers, homes_row)
     backends: dict[str, Backend] = {}
     is_same = old is not None and old.spec == spec and old.row == row
     for each in spec.backends:

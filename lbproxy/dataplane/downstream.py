@@ -179,8 +179,8 @@ class Downstream(asyncio.Protocol):
         listener = self.listener
         listener.connections.discard(self)
         self.plane.cells[listener.row + LISTENER_OPEN] -= 1
-        if self.mode == TUNNEL:
-            cast(Tunnel, self.exchange.tunnel).close()
+        if self.exchange.tunnel is not None:
+            self.exchange.tunnel.close()
         elif self.mode != LINGER:
             client_left(self.exchange)
         self.mode = LINGER

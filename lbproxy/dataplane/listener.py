@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
-from typing import Final, final
+from typing import Final, cast, final
 
+from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import (
     BACKEND_ACTIVE,
@@ -21,6 +22,7 @@ from lbproxy.dataplane.connections import close_idle, expire_idle
 from lbproxy.dataplane.deadlines import TICK
 from lbproxy.dataplane.downstream import Downstream
 from lbproxy.dataplane.plane import Plane, Trust, monotonic
+from lbproxy.dataplane.tunnel import Tunnel
 
 _BACKLOG: Final = 4096
 # How often the other workers' totals are read.
@@ -106,7 +108,16 @@ class DataPlane:
                 if id(backend) not in staying:
                     backend.keep = None
                     close_idle(backend)
+        for name, pool in snapshot.pools.items():
+            if pool is not before.pools.get(name):
+                self._move_tunnels(pool)
         plane.cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
+
+    @staticmethod
+    def _move_tunnels(pool: Pool) -> None:
+        if pool.spec.on_move == "close":
+            for tunnel in list(pool.account.tunnels):
+                cast(Tunnel, tunnel).follow(pool)
 
     def stop_accepting(self) -> None:
         """Accept no more; running exchanges go on, and their connections close with them."""
@@ -156,6 +167,7 @@ class DataPlane:
             if name in states:
                 pool.adopt(states[name])
                 plane.seat_is_free(pool)
+                self._move_tunnels(pool)
 
     @staticmethod
     def _look_after_pools(plane: Plane) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lbproxy.core.balance import OUT
 from lbproxy.core.cookies import CookieAffinity
-from lbproxy.core.ledger import PINNED
+from lbproxy.core.ledger import OWNER, PINNED
 from lbproxy.dataplane.deadlines import DUE_SEAT
 
 if TYPE_CHECKING:
@@ -25,6 +25,17 @@ def follow_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> bo
     if backend.state == OUT or pool.account.load(backend) >= backend.limit:
         return False
     exchange.decision = PINNED
+    exchange.attempt(backend)
+    return True
+
+
+def follow_tunnel(exchange: Exchange, pool: Pool) -> bool:
+    """Go where the user's tunnel is. False when there is none."""
+    backend = pool.home(exchange.h)
+    if backend is None or pool.account.load(backend) >= backend.limit:
+        return False
+    exchange.owner = pool.owner(exchange.h)
+    exchange.decision = OWNER if exchange.owner is backend else PINNED
     exchange.attempt(backend)
     return True
 

@@ -40,7 +40,7 @@ from lbproxy.core.retry import IDEMPOTENT
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.connections import start_connecting, take_idle
 from lbproxy.dataplane.deadlines import DUE_BODY, DUE_CONNECT, DUE_FIRST_BYTE, DUE_SEND, DUE_TRY, DUE_UPSTREAM
-from lbproxy.dataplane.placement import follow_cookie, follow_pin, wait_for_seat
+from lbproxy.dataplane.placement import follow_cookie, follow_pin, follow_tunnel, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere
 from lbproxy.dataplane.settling import settle
@@ -181,7 +181,9 @@ class Exchange:
         limit = pool.key_limit
         if limit is not None and account.held_by_key(h) >= limit:
             self.refuse(429, "key_limit")
-        elif not pool.has_pins or not follow_pin(self, pool, key):
+        elif (account.homes is None or not follow_tunnel(self, pool)) and (
+            not pool.has_pins or not follow_pin(self, pool, key)
+        ):
             self._place(pool)
 
     def _place(self, pool: Pool) -> None:

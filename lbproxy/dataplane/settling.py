@@ -20,7 +20,6 @@ from lbproxy.core.ledger import (
     POOL_REQUEST_BYTES,
     POOL_REQUESTS,
     POOL_RESPONSE_BYTES,
-    POOL_UPGRADED_OPEN,
 )
 
 if TYPE_CHECKING:
@@ -55,9 +54,7 @@ def settle(exchange: Exchange, now: float) -> None:
             if owner is not backend and owner is not None:
                 cells[owner.row + BACKEND_SPILLS + _SPILL_COLUMNS[exchange.decision]] += 1
                 cells[backend.row + BACKEND_SPILLS_RECEIVED] += 1
-        if exchange.upgraded:
-            cells[row + POOL_UPGRADED_OPEN] -= 1
-        elif status:
+        if status and not exchange.upgraded:
             _observe(exchange, pool, backend, now, micros)
     if exchange.held:
         exchange.held.clear()

@@ -21,14 +21,24 @@ if TYPE_CHECKING:
 class Tunnel:
     """The two transports of an upgraded exchange."""
 
-    __slots__ = ("_exchange", "_idle_s", "_upstream", "is_backend_done", "is_client_done")
+    __slots__ = ("_exchange", "_homes", "_idle_s", "_pool", "_row", "_upstream", "is_backend_done", "is_client_done")
 
-    def __init__(self, exchange: Exchange, upstream: Upstream, idle_s: float) -> None:
+    def __init__(self, exchange: Exchange, pool: Pool, upstream: Upstream) -> None:
         self._exchange: Final = exchange
+        self._pool: Final = pool
         self._upstream: Final = upstream
-        self._idle_s: Final = idle_s
+        self._idle_s: Final = pool.spec.timeout.tunnel
         self.is_client_done = False
         self.is_backend_done = False
+        pool.account.tunnels.add(self)
+        cells = exchange.plane.cells
+        cells[pool.row + POOL_UPGRADED] += 1
+        cells[pool.row + POOL_UPGRADED_OPEN] += 1
+        # What is entered is left with the same names, whatever the configuration says by then.
+        self._homes: Final = pool.account.homes
+        self._row: Final = upstream.backend.row
+        if self._homes is not None and exchange.h >= 0:
+            self._homes.enter(exchange.h, self._row)
 
     def up(self, data: bytes) -> None:
         """Octets from the client."""
@@ -63,10 +73,21 @@ class Tunnel:
         self._exchange.downstream.send_end()
         return True
 
+    def follow(self, pool: Pool) -> None:
+        """Something has changed in the pool: end if the key has moved and the pool wants its tunnels to move too."""
+        h = self._exchange.h
+        if pool.spec.on_move == "close" and h >= 0 and pool.place_of(h) is not self._upstream.backend:
+            self.close()
+
     def close(self) -> None:
-        """The tunnel is over, by both ends, an error or a deadline."""
+        """The tunnel is over, by both ends, an error, a deadline or a move."""
         exchange = self._exchange
         exchange.keep_alive = False
+        self._pool.account.tunnels.discard(self)
+        exchange.plane.cells[self._pool.row + POOL_UPGRADED_OPEN] -= 1
+        if self._homes is not None and exchange.h >= 0:
+            self._homes.leave(exchange.h, self._row)
+        exchange.tunnel = None
         exchange.finish(monotonic(), False)
 
 
@@ -86,11 +107,8 @@ def switch_protocols(exchange: Exchange, pool: Pool, upstream: Upstream, parser:
     exchange.status = 101
     exchange.upgraded = True
     exchange.first_byte_us = int((monotonic() - exchange.sent) * 1e6)
-    cells = exchange.plane.cells
-    cells[pool.row + POOL_UPGRADED] += 1
-    cells[pool.row + POOL_UPGRADED_OPEN] += 1
     lines = exchange.lines_of(shape, parser.values)
-    tunnel = exchange.tunnel = Tunnel(exchange, upstream, pool.spec.timeout.tunnel)
+    tunnel = exchange.tunnel = Tunnel(exchange, pool, upstream)
     downstream.transport.write(
         b"%b%bConnection: Upgrade\r\nUpgrade: %b\r\n%b\r\n" % (parser.line, lines, protocol, exchange.own_lines(pool))
     )

@@ -48,6 +48,8 @@ def lay_out(config: Config) -> tuple[dict[RowKey, int], int]:
         for backend in pool.backends:
             add(("backend", pool.name, backend.name), "backend")
         add(("sketch", pool.name), "sketch")
+        if pool.on_move == "pin":
+            add(("homes", pool.name), "homes")
     return rows, end
 
 

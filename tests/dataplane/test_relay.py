@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from lbproxy.core import ledger
-from lbproxy.core.balance import OUT, SERVING
+from lbproxy.core.balance import DRAINING, OUT, SERVING
 from lbproxy.core.spec import (
     AffinityCookie,
     Ejection,
@@ -24,6 +25,7 @@ from lbproxy.core.spec import (
 )
 from tests.dataplane.harness import (
     PATIENCE_S,
+    Talk,
     answer,
     answering,
     backend,
@@ -903,3 +905,40 @@ async def test_a_session_with_a_cookie_stays_when_the_ring_changes() -> None:
             got = await proxy.ask(request("GET", "/", b"Cookie: " + cookie + b"\r\n"))
             assert parts(got)[2] != b"0"
             assert (b"Set-Cookie" in got) == (homes[cookie] == b"0")
+
+
+@pytest.mark.parametrize("on_move", ["keep", "close", "pin"])
+async def test_a_tunnel_when_its_key_moves(on_move: Literal["keep", "close", "pin"]) -> None:
+    def named(name: bytes) -> Talk:
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while True:
+                head = await read_head(reader)
+                if b"Upgrade: echo" in head:
+                    writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+                    while data := await reader.read(100):
+                        writer.write(data)
+                    return
+                writer.write(answer(name))
+
+        return talk
+
+    async with (
+        backend(named(b"0")) as b0,
+        backend(named(b"1")) as b1,
+        running(replace(pool_of(b0.port, b1.port), on_move=on_move)) as proxy,
+    ):
+        home = parts(await proxy.ask(request()))[2]
+        reader, writer = await proxy.connect()
+        writer.write(request("GET", "/", b"Connection: Upgrade\r\nUpgrade: echo\r\n", close=False))
+        await read_head(reader)
+        proxy.plane.adopt({"p": {"b" + home.decode(): DRAINING}})
+        if on_move == "close":
+            assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        else:
+            writer.write(b"still here")
+            assert await asyncio.wait_for(reader.readexactly(10), PATIENCE_S) == b"still here"
+        elsewhere = parts(await proxy.ask(request()))[2]
+        assert (elsewhere == home) == (on_move == "pin")
+        writer.close()
+        await proxy.settled(lambda: proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 0)
+        assert parts(await proxy.ask(request()))[2] != home
