@@ -1,0 +1,171 @@
+"""Active checks of the backends: one task per backend, in the supervisor, whatever the number of workers.
+
+A check is one request, or one connection, on a connection of its own that is never used again: what is tested is that
+the backend can still accept somebody new. It ends as one of RESULTS; whatever goes wrong is a result, and no error of a
+backend's making ever leaves this module. What follows from a result is decided elsewhere (`core.health`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from lbproxy import __version__
+from lbproxy.core.spec import Address, Config, Health
+
+OK: Final = "ok"
+# How a check can end: well, with another status, without the expected text, without an answer in time, without a
+# connection, or with an answer that is none.
+RESULTS: Final = (OK, "status", "body", "timeout", "connect", "protocol")
+
+JITTER: Final = 0.1
+# How much of a body is searched for the expected text.
+BODY_BYTES: Final = 1 << 16
+# So many checks may be under way at a time; a pool of thousands must not open thousands of connections at once.
+MOST_AT_ONCE: Final = 256
+
+Observe = Callable[[str, str, str], None]
+IsFlipping = Callable[[str, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is checked, and how."""
+
+    pool: str
+    backend: str
+    address: Address
+    health: Health
+
+
+def targets(config: Config) -> dict[tuple[str, str], Target]:
+    """What a configuration wants checked, by pool and backend."""
+    return {
+        (pool.name, backend.name): Target(pool.name, backend.name, backend.address, pool.health)
+        for pool in config.pools
+        if pool.health.kind != "none"
+        for backend in pool.backends
+    }
+
+
+class Prober:
+    """Checks what `follow` was given last. `observe(pool, backend, result)` takes each result; `is_flipping(pool,
+    backend)` says whether a backend is changing its state, and so is to be looked at more often."""
+
+    def __init__(self, observe: Observe, is_flipping: IsFlipping, chance: random.Random | None = None) -> None:
+        self._observe = observe
+        self._is_flipping = is_flipping
+        self._chance = chance or random.Random()  # noqa: S311  # jitter is no secret
+        self._watches: dict[tuple[str, str], tuple[Target, asyncio.Task[None]]] = {}
+        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+
+    def follow(self, config: Config) -> None:
+        """Check the backends of this configuration from now on. Those whose checks did not change notice nothing."""
+        wanted = targets(config)
+        for name, (target, task) in list(self._watches.items()):
+            if wanted.get(name) != target:
+                task.cancel()
+                del self._watches[name]
+        for name, target in wanted.items():
+            if name not in self._watches:
+                self._watches[name] = target, asyncio.create_task(self._watch(target))
+
+    async def close(self) -> None:
+        """End all checks."""
+        tasks = [task for _, task in self._watches.values()]
+        self._watches.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, target: Target) -> None:
+        while True:
+            started = time.monotonic()
+            async with self._at_once:
+                result = await check(target)
+            self._observe(target.pool, target.backend, result)
+            pause_s = self._interval_s(target) * self._chance.uniform(1 - JITTER, 1 + JITTER)
+            await asyncio.sleep(max(0.0, started + pause_s - time.monotonic()))
+
+    def _interval_s(self, target: Target) -> float:
+        health = target.health
+        if health.fast_interval is not None and self._is_flipping(target.pool, target.backend):
+            return health.fast_interval
+        return health.interval
+
+
+async def check(target: Target) -> str:
+    """One check; which of RESULTS it came to."""
+    try:
+        async with asyncio.timeout(target.health.timeout):
+            return await (_connect(target) if target.health.kind == "tcp" else _ask(target))
+    except TimeoutError:
+        return "timeout"
+    except aiohttp.ClientConnectorError:
+        return "connect"
+    except aiohttp.ClientError:
+        return "protocol"
+    except OSError:
+        return "connect"
+    except Exception:
+        return "protocol"
+
+
+async def _connect(target: Target) -> str:
+    address, port = target.address, target.health.port
+    if address.path and port is None:
+        _, writer = await asyncio.open_unix_connection(address.path)
+    else:
+        _, writer = await asyncio.open_connection(address.host, port or address.port)
+    writer.transport.abort()
+    return OK
+
+
+async def _ask(target: Target) -> str:
+    health = target.health
+    async with (
+        aiohttp.ClientSession(
+            connector=_connector(target),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": f"lbproxy/{__version__} (health check)", "Accept": "*/*"},
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+        ) as session,
+        session.request(health.method, _url(target), headers=dict(health.headers), allow_redirects=False) as answer,
+    ):
+        if not any(first <= answer.status <= last for first, last in health.expect_status):
+            return "status"
+        if health.expect_body is not None and not await _has(answer, health.expect_body.encode()):
+            return "body"
+        return OK
+
+
+def _connector(target: Target) -> aiohttp.BaseConnector:
+    if target.address.path and target.health.port is None:
+        return aiohttp.UnixConnector(target.address.path, force_close=True)
+    return aiohttp.TCPConnector(force_close=True, use_dns_cache=False)
+
+
+def _url(target: Target) -> URL:
+    address, port = target.address, target.health.port
+    authority = "localhost" if address.path and port is None else str(Address(address.host, port or address.port))
+    return URL(f"http://{authority}{target.health.path}", encoded=True)
+
+
+async def _has(answer: aiohttp.ClientResponse, wanted: bytes) -> bool:
+    """Whether the text stands in the first BODY_BYTES of the body; what comes after that is not waited for."""
+    body = b""
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if wanted in body[:BODY_BYTES]:
+            return True
+        if len(body) >= BODY_BYTES:
+            return False
+    return False
