@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tests.wire.backend import Backend, reset
 from tests.wire.case import (
+    MUST,
     AwaitFinals,
     AwaitHeads,
     AwaitTunnel,
@@ -20,10 +21,23 @@ from tests.wire.case import (
     Pause,
     Reset,
     Trickle,
+    case,
+    get,
+    post,
 )
-from tests.wire.expect import ALWAYS, Seen
-from tests.wire.http1 import Stream
+from tests.wire.expect import ALWAYS, Seen, forwarded, named
+from tests.wire.http1 import Message, Stream
 
+BYSTANDER = case(
+    "bystander",
+    "9112 11.2",
+    MUST,
+    (get(path="/~~/one"), AwaitFinals(1), post(b"hello", path="/~~/two") + get(path="/~~/three")),
+    named("one", "two", "three"),
+    forwarded(3),
+    methods="GET POST GET",
+    patience=5,
+)
 SETTLE_S = 0.12  # how long nothing more must come before a client believes that nothing more comes
 CLOSE_S = 1.0  # how long a client waits for an end that it has reason to expect
 _numbers = itertools.count(1)
@@ -184,12 +198,24 @@ def gather(mark: bytes, client: Client, end: str, backend: Backend) -> Seen:
     return seen
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a corpus: the results in the order of the cases, those of the bystander, and what reached the
+    backend without belonging to anybody."""
+
+    results: list[Result]
+    bystander: list[Result]
+    strays: list[Message]
+
+
 async def play_all(
-    cases: Sequence[Case], backend: Backend, host: str, port: int, jobs: int = 24, retry: bool = True
-) -> list[Result]:
+    cases: Sequence[Case], backend: Backend, host: str, port: int, jobs: int = 32, retry: bool = True
+) -> Played:
     """Run the cases, `jobs` at a time, then those that must run alone; `retry` runs each failure again among few, so
-    that neither a neighbour nor a busy machine counts against it."""
+    that neither a neighbour nor a busy machine counts against it. All the while a bystander sends good requests."""
     results: dict[str, Result] = {}
+    over = asyncio.Event()
+    watch = asyncio.create_task(_stand_by(backend, host, port, over))
 
     async def run(some: Iterable[Case], width: int) -> None:
         gate = asyncio.Semaphore(width)
@@ -203,8 +229,18 @@ async def play_all(
     await run((case for case in cases if not case.alone), jobs)
     if retry:
         await run([result.case for result in results.values() if not result.has_passed], 4)
+    over.set()
+    bystander = await watch
     await run((case for case in cases if case.alone), 1)
-    return [results[case.id] for case in cases]
+    return Played([results[case.id] for case in cases], bystander, backend.strays())
+
+
+async def _stand_by(backend: Backend, host: str, port: int, over: asyncio.Event) -> list[Result]:
+    """Be somebody whom the bad requests of others are nothing to: every one of these must pass."""
+    results = []
+    while not over.is_set():
+        results.append(await play(BYSTANDER, backend, host, port))
+    return results
 
 
 def free_port() -> int:

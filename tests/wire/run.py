@@ -16,13 +16,11 @@ from collections.abc import Sequence
 from tests.wire.backend import Backend
 from tests.wire.case import Case
 from tests.wire.corpus import CASES
-from tests.wire.play import Result, free_port, play_all
+from tests.wire.play import Played, Result, free_port, play_all
 from tests.wire.targets import NAMES, NotStarted, running
 
 
-async def run(
-    target: str, cases: Sequence[Case], jobs: int = 32, backend_port: int = 0, retry: bool = True
-) -> tuple[list[Result], Backend]:
+async def run(target: str, cases: Sequence[Case], jobs: int = 32, backend_port: int = 0, retry: bool = True) -> Played:
     """Run these cases against a proxy by name, started here, or by HOST:PORT."""
     backend = Backend()
     listening = await backend.start(backend_port)
@@ -30,9 +28,9 @@ async def run(
         if target in NAMES:
             port = free_port()
             with await asyncio.to_thread(_enter, running(target, port, listening, free_port())):
-                return await play_all(cases, backend, "127.0.0.1", port, jobs, retry), backend
+                return await play_all(cases, backend, "127.0.0.1", port, jobs, retry)
         host, _, given = target.rpartition(":")
-        return await play_all(cases, backend, host, int(given), jobs, retry), backend
+        return await play_all(cases, backend, host, int(given), jobs, retry)
     finally:
         backend.stop()
 
@@ -86,22 +84,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     begun = time.monotonic()
     try:
-        results, backend = asyncio.run(
+        played = asyncio.run(
             run(options.target, select(options.words), options.jobs, options.backend_port, not options.once)
         )
     except NotStarted as error:
         print(error, file=sys.stderr)
         return 1
-    failed = [result for result in results if not result.has_passed]
+    failed = [result for result in (*played.results, *played.bystander) if not result.has_passed]
     if options.json:
-        rows = [{"id": r.case.id, "level": r.case.level, "passed": r.has_passed, "faults": r.faults} for r in results]
+        rows = [
+            {"id": r.case.id, "level": r.case.level, "passed": r.has_passed, "faults": r.faults} for r in played.results
+        ]
         print(json.dumps(rows, indent=1))
         return 1 if failed else 0
     for result in failed:
         print(f"{result.case.level:6} {result.case.id}" if options.quiet else describe(result) + "\n")
-    for stray in backend.strays():
+    for stray in played.strays:
         print(f"stray at the backend: {stray.show()} {bytes(stray.raw[:200])!r}")
-    print(f"{options.target}: {score(results)} in {time.monotonic() - begun:.1f} s")
+    print(f"{options.target}: {score(played.results)} in {time.monotonic() - begun:.1f} s")
     return 1 if failed else 0
 
 

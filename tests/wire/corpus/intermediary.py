@@ -351,7 +351,7 @@ OTHERS = [
         "content-coding-kept",
         "9110 8.4",
         MUST,
-        get(),
+        get("Accept-Encoding: gzip"),
         got_field("Content-Encoding", b"gzip"),
         body(b"\x1f\x8b not really"),
         answer=ok(b"\x1f\x8b not really", "Content-Encoding: gzip"),

@@ -1,0 +1,97 @@
+"""What can be asked of a case's outcome.
+
+A check is a sentence and a test; the test says in words what it saw instead, or nothing when all is well. Every case
+is also asked for what holds always (`ALWAYS`): whatever reaches a backend or a client is a well-formed message, and a
+client never gets octets that belong to no answer.
+"""
+
+from __future__ import annotations
+
+from tests.wire.expect.backend import (
+    backend_tunnel,
+    body_with_request,
+    forwarded,
+    had,
+    had_in_order,
+    lacked,
+    lacked_member,
+    no_trailer,
+    no_value,
+    not_forwarded,
+    nothing,
+    nothing_whole,
+    relayed,
+    spelled,
+    version,
+)
+from tests.wire.expect.base import Check, End, Seen, Test, all_of, either, holds
+from tests.wire.expect.client import (
+    answers,
+    body,
+    closed,
+    consistent,
+    cut,
+    got_field,
+    got_lines,
+    got_minor,
+    got_spelled,
+    head_without,
+    interim,
+    interim_without,
+    named,
+    no_field,
+    no_final,
+    status,
+    stays_open,
+    tunnelled,
+    unanswered,
+)
+from tests.wire.expect.outcomes import ALWAYS, broken_off, refused, rejected
+
+__all__ = [
+    "ALWAYS",
+    "Check",
+    "End",
+    "Seen",
+    "Test",
+    "all_of",
+    "answers",
+    "backend_tunnel",
+    "body",
+    "body_with_request",
+    "broken_off",
+    "closed",
+    "consistent",
+    "cut",
+    "either",
+    "forwarded",
+    "got_field",
+    "got_lines",
+    "got_minor",
+    "got_spelled",
+    "had",
+    "had_in_order",
+    "head_without",
+    "holds",
+    "interim",
+    "interim_without",
+    "lacked",
+    "lacked_member",
+    "named",
+    "no_field",
+    "no_final",
+    "no_trailer",
+    "no_value",
+    "not_forwarded",
+    "nothing",
+    "nothing_whole",
+    "refused",
+    "rejected",
+    "relayed",
+    "spelled",
+    "status",
+    "stays_open",
+    "tunnelled",
+    "unanswered",
+    "version",
+]
