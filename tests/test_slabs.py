@@ -113,6 +113,14 @@ def test_a_full_slab_refuses_and_changes_nothing() -> None:
     assert layout.retired == ()
 
 
+def test_a_slab_fills_up_from_both_ends() -> None:
+    layout = Layout(capacity=WIDTHS["worker"] + WIDTHS["sketch"])
+    layout.assign([WORKER, ("sketch", "api")], 1)
+    assert layout.end == layout.floor
+    with pytest.raises(LayoutFull, match="more cells are needed and 0 are left"):
+        layout.assign([WORKER, ("sketch", "api"), POOL], 2)
+
+
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 
@@ -120,7 +128,7 @@ NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
 def test_whatever_the_history_no_two_rows_share_a_cell(steps: list[tuple[list[str], bool]]) -> None:
     layout = Layout()
     for generation, (names, released) in enumerate(steps):
-        layout.assign([WORKER, *map(backend, names)], generation)
+        layout.assign([WORKER, *map(backend, names), *(("sketch", name) for name in names)], generation)
         if released:
             layout.release(generation, 1000.0 * generation, always)
         taken: set[int] = set()
@@ -128,7 +136,7 @@ def test_whatever_the_history_no_two_rows_share_a_cell(steps: list[tuple[list[st
             cells = set(range(start, start + WIDTHS[kind_of(key)]))
             assert not cells & taken
             taken |= cells
-        assert max(taken) < layout.end
+        assert all(cell < layout.end or cell >= layout.floor for cell in taken)
 
 
 def test_sums_are_over_all_slabs(slabs: Slabs) -> None:
@@ -145,13 +153,26 @@ def test_zero_gauges_forgets_one_workers_gauges_and_no_count(slabs: Slabs) -> No
     for cells in slabs.cells:
         for index in range(layout.end):
             cells[index] = 5
+    sketch, width = rows[("sketch", "api")], WIDTHS["sketch"]
+    for cells in slabs.cells:
+        for index in range(sketch, sketch + width):
+            cells[index] = 5
     slabs.zero_gauges(1, layout.every_row())
     gauges = {start + offset for key, start in rows.items() for offset in GAUGES[kind_of(key)]}
     assert rows[POOL] + ledger.POOL_IN_FLIGHT in gauges
     assert rows[backend("a")] + ledger.BACKEND_IDLE in gauges
-    assert rows[("sketch", "api")] in gauges
     assert slabs.lists(layout.end)[1] == [0 if index in gauges else 5 for index in range(layout.end)]
     assert slabs.lists(layout.end)[0] == slabs.lists(layout.end)[2] == [5] * layout.end
+    assert [sum(cells[sketch : sketch + width]) for cells in slabs.cells] == [5 * width, 0, 5 * width]
+
+
+def test_what_is_no_metric_lies_apart_from_what_a_scrape_reads(slabs: Slabs) -> None:
+    layout = Layout(capacity=4096)
+    rows = layout.assign([("sketch", "api"), WORKER], 1)
+    assert (rows[WORKER], layout.end) == (0, WIDTHS["worker"])
+    assert rows[("sketch", "api")] == layout.floor == 4096 - WIDTHS["sketch"]
+    slabs.cells[1][4095] = 7
+    assert sums(slabs.lists(layout.end)) == [0] * layout.end
 
 
 def test_quiet_means_that_nothing_is_held_in_any_slab(slabs: Slabs) -> None:

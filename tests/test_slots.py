@@ -175,12 +175,12 @@ async def test_a_configuration_that_does_not_fit_changes_nothing(monkeypatch: py
         supervisor = made.supervisor
         await supervisor.start()
         rows = dict(supervisor.layout.rows)
-        supervisor.layout.capacity = supervisor.layout.end
+        floor, supervisor.layout.floor = supervisor.layout.floor, supervisor.layout.end
         backend = CONFIG.pools[0].backends[0]
         other = replace(CONFIG, pools=(replace(CONFIG.pools[0], backends=(backend, replace(backend, name="b2"))),))
         with pytest.raises(CannotApply, match="too many listeners, pools and backends"):
             await supervisor.apply(other)
-        supervisor.layout.capacity *= 2
+        supervisor.layout.floor = floor
         monkeypatch.setattr("lbproxy.supervisor.build_snapshot", lambda *_: 1 / 0)
         with pytest.raises(CannotApply, match="cannot be built: ZeroDivisionError"):
             await supervisor.apply(other)

@@ -34,7 +34,7 @@ from lbproxy.core.ledger import (
 )
 
 CELL_BYTES: Final = 8
-CAPACITY: Final = 1 << 20  # cells in a slab; a backend takes about forty
+CAPACITY: Final = 1 << 22  # cells in a slab; a backend takes about forty
 REST_S: Final = 60.0  # how long a removed row must have been held by nobody before it may be reused
 
 
@@ -44,8 +44,6 @@ def kind_of(key: RowKey) -> RowKind:
 
 
 def _gauge_offsets(kind: RowKind) -> tuple[int, ...]:
-    if kind == "sketch":  # a table that is written anew at each tick
-        return tuple(range(row_width(kind)))
     offsets = []
     position = 0
     for column in TABLES[kind]:
@@ -57,13 +55,13 @@ def _gauge_offsets(kind: RowKind) -> tuple[int, ...]:
 
 WIDTHS: Final[dict[RowKind, int]] = {kind: row_width(kind) for kind in TABLES}
 GAUGES: Final[dict[RowKind, tuple[int, ...]]] = {kind: _gauge_offsets(kind) for kind in TABLES}
+# Rows that hold no metrics but what workers tell each other about a pool. Like a gauge, it is void when they die.
+SHARED: Final = frozenset(kind for kind, columns in TABLES.items() if not columns)
 # The gauges that are exact at every moment and not only since the last tick: while one is not zero, its row is in use.
-HELD: Final[dict[RowKind, tuple[int, ...]]] = {
-    "worker": (),
+HELD: Final[dict[RowKind, tuple[int, ...]]] = dict.fromkeys(TABLES, ()) | {
     "listener": (LISTENER_OPEN,),
     "pool": (POOL_UPGRADED_OPEN,),
     "backend": (BACKEND_IN_FLIGHT,),
-    "sketch": (),
 }
 
 
@@ -79,12 +77,16 @@ class _Retired:
 
 
 class Layout:
-    """Where each row starts. `rows` is what the newest generation uses, `end` the first cell never handed out."""
+    """Where each row starts. `rows` is what the newest generation uses.
+
+    Rows of metrics lie below `end`, shared ones at the top of the slab from `floor` on, so that a scrape reads no more
+    than it shows.
+    """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self.capacity = capacity
         self.rows: dict[RowKey, int] = {}
         self.end = 0
+        self.floor = capacity
         self._retired: dict[RowKey, _Retired] = {}
         self._free: dict[RowKind, list[int]] = {kind: [] for kind in TABLES}
 
@@ -116,7 +118,7 @@ class Layout:
         freed = []
         held_pools = {key[1] for key in self._retired if key[0] == "backend"}
         for key, row in list(self._retired.items()):
-            is_held = key[0] in ("pool", "sketch") and key[1] in held_pools
+            is_held = (key[0] == "pool" or key[0] in SHARED) and key[1] in held_pools
             if is_held or acknowledged < row.generation or not is_quiet(key, row.start):
                 row.quiet_since = None
             elif row.quiet_since is None:
@@ -140,8 +142,8 @@ class Layout:
                 free[kind] -= 1
             else:
                 needed += WIDTHS[kind]
-        if self.end + needed > self.capacity:
-            raise LayoutFull(f"{needed} more cells are needed and {self.capacity - self.end} are left")
+        if needed > self.floor - self.end:
+            raise LayoutFull(f"{needed} more cells are needed and {self.floor - self.end} are left")
 
     def _take(self, key: RowKey) -> int:
         retired = self._retired.pop(key, None)
@@ -150,9 +152,11 @@ class Layout:
         kind = kind_of(key)
         if self._free[kind]:
             return self._free[kind].pop()
-        start = self.end
+        if kind in SHARED:
+            self.floor -= WIDTHS[kind]
+            return self.floor
         self.end += WIDTHS[kind]
-        return start
+        return self.end - WIDTHS[kind]
 
 
 class Slabs:
@@ -181,16 +185,18 @@ class Slabs:
 
     def zero(self, start: int, width: int) -> None:
         """Set a run of cells to zero in all slabs. Only for rows that no worker writes to any more."""
-        for cells in self.cells:
-            for index in range(start, start + width):
-                cells[index] = 0
+        for view in self._views:
+            _clear(view, start, width)
 
     def zero_gauges(self, slot: int, rows: Mapping[RowKey, int]) -> None:
         """Forget what a dead worker held open; what it counted stays. Only when its process has been reaped."""
-        cells = self.cells[slot]
+        view = self._views[slot]
         for key, start in rows.items():
-            for offset in GAUGES[kind_of(key)]:
-                cells[start + offset] = 0
+            kind = kind_of(key)
+            if kind in SHARED:
+                _clear(view, start, WIDTHS[kind])
+            for offset in GAUGES[kind]:
+                view[start + offset] = 0
 
     def close(self) -> None:
         """Unmap and close; nobody may hold `cells` any more."""
@@ -207,6 +213,10 @@ def sums(lists: Sequence[list[int]]) -> list[int]:
     for cells in lists[1:]:
         total = list(map(add, total, cells))
     return total
+
+
+def _clear(view: memoryview[int], start: int, width: int) -> None:
+    view[start : start + width] = memoryview(bytes(width * CELL_BYTES)).cast("q")
 
 
 def _memory_file(name: str, size: int) -> int:
