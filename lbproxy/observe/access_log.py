@@ -59,7 +59,7 @@ class Sink:
         self._queue: SimpleQueue[list[bytes] | str] = SimpleQueue()
         self.handed_bytes = 0
         self.handed_lines = 0
-        self.written_bytes = 0
+        self.written_bytes = 0  # or lost
         self.written_lines = 0
         self.lost_lines = 0
         self.problem = ""
@@ -110,12 +110,11 @@ class Sink:
         for piece, count in pieces(lines, limit):
             try:
                 self._write(piece)
-                self.written_lines += count
             except OSError as error:
                 self.problem = f"cannot write to {self._path}: {error.strerror}"
                 self.lost_lines += count
-                self.written_lines += count
             self.written_bytes += len(piece)
+            self.written_lines += count
 
     def _write(self, piece: bytes) -> None:
         if self._torn:  # the last write stopped within a line
