@@ -42,7 +42,9 @@ _OWNER_ONLY: Final = 0o600
 class Server:
     """A running proxy: supervisor, admin API and reloading. Is also what the admin API looks at (`admin.view.View`)."""
 
-    def __init__(self, config: Config, reload_from: Callable[[], Config] | None = None, emit: Stderr | None = None):
+    def __init__(
+        self, config: Config, reload_from: Callable[[], Config] | None = None, emit: Stderr | None = None
+    ) -> None:
         """`reload_from` reads the configuration again and may raise ConfigError; without it, it stays as it is.
 
         Raises CannotStart."""
@@ -171,22 +173,27 @@ class _Signals:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._wants_reload = asyncio.Event()
         self.stop = asyncio.Event()
         self.abort = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGHUP, self._wants_reload.set)
         loop.add_signal_handler(signal.SIGUSR1, self._reopen)
 
     def _end(self, number: signal.Signals) -> None:
         (self.abort if self.stop.is_set() and number == signal.SIGINT else self.stop).set()
 
-    def _reload(self) -> None:
-        task = asyncio.create_task(self._server.reload())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def reload(self) -> None:
+        """Reload whenever it was asked for, for ever. What comes while one is under way leads to one more."""
+        while True:
+            await self._wants_reload.wait()
+            self._wants_reload.clear()
+            try:
+                await self._server.reload()
+            except Exception as error:  # a bug, and no reason to stop carrying traffic
+                self._server.journal.error("reload failed", error=describe(error))
 
     def _reopen(self) -> None:
         self._server.journal.info("logs reopened")
@@ -210,7 +217,9 @@ async def serve(server: Server) -> int:
         await _first(starting, stop)
         if starting.done():
             starting.result()
+            reloading = asyncio.create_task(signals.reload())
             await _first(stop)
+            reloading.cancel()
         starting.cancel()
         stopping = asyncio.create_task(server.stop())
         await _first(stopping, abort)

@@ -54,7 +54,7 @@ class Worker:
         self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
         self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
         self._loop = loop
-        self._orders: asyncio.Queue[Order] = asyncio.Queue()
+        self._orders: asyncio.Queue[tuple[Order, list[socket.socket]]] = asyncio.Queue()
         self._sockets: dict[str, socket.socket] = {}
         self._snapshot: Snapshot | None = None
         self._plane: DataPlane | None = None
@@ -81,17 +81,15 @@ class Worker:
         return 0 if failure is None else 1
 
     def _receive(self, payload: bytes, descriptors: list[int]) -> None:
-        order = unpack_order(payload)
-        if isinstance(order, Sockets):
-            named = zip(order.names, descriptors, strict=True)
-            self._sockets |= {name: socket.socket(fileno=descriptor) for name, descriptor in named}
-        else:
-            self._orders.put_nowait(order)
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        self._orders.put_nowait((unpack_order(payload), sockets))
 
     async def _follow_orders(self) -> None:
         while True:
-            order = await self._orders.get()
-            if isinstance(order, Generation):
+            order, sockets = await self._orders.get()
+            if isinstance(order, Sockets):
+                self._sockets |= dict(zip(order.names, sockets, strict=True))
+            elif isinstance(order, Generation):
                 await self._apply(order)
             elif isinstance(order, ReopenLogs) and self._log is not None:
                 self._log.reopen()
@@ -115,7 +113,13 @@ class Worker:
             self._plane.apply(snapshot)
             await self._plane.start(new)
             self._reconfigure_log(self._log, order)
+        self._close_unused_sockets()
         self._say(Report("applied", order.number))
+
+    def _close_unused_sockets(self) -> None:
+        """A socket of a listener that has gone again would keep its port taken."""
+        while self._sockets:
+            self._sockets.popitem()[1].close()
 
     def _reconfigure_log(self, log: AccessLog, order: Generation) -> None:
         try:
