@@ -191,10 +191,12 @@ def test_pools_tell_weights_shares_and_counts() -> None:
     rows = layout.assign(row_keys(CONFIG), 1)
     totals = [0] * layout.end
     totals[rows[("pool", "api")] + ledger.POOL_REQUESTS + 1] = 40
+    totals[rows[("pool", "api")] + ledger.POOL_DECISIONS + ledger.NO_KEY] = 5
     totals[rows[("backend", "api", "b2")] + ledger.BACKEND_REQUESTS + 1] = 30
     totals[rows[("backend", "api", "b2")] + ledger.BACKEND_IN_FLIGHT] = 2
     (pool,) = pools_document(build_snapshot(CONFIG, 1, rows), rows, totals)["pools"]
     assert pool["requests"] == {"1xx": 0, "2xx": 40, "3xx": 0, "4xx": 0, "5xx": 0}
+    assert pool["decisions"] == dict.fromkeys(ledger.DECISIONS, 0) | {"no_key": 5}
     first, second, third = pool["backends"]
     assert (first["name"], first["address"], first["zone"], first["expected_share"]) == (
         "b1",

@@ -13,7 +13,9 @@ from lbproxy.core.ledger import (
     BACKEND_OWNED,
     BACKEND_REQUESTS,
     CODE_CLASSES,
+    DECISIONS,
     LISTENER_OPEN,
+    POOL_DECISIONS,
     POOL_IN_FLIGHT,
     POOL_REQUESTS,
     POOL_UPGRADED_OPEN,
@@ -40,6 +42,7 @@ def _pool(pool: Pool, rows: Mapping[RowKey, int], totals: Sequence[int]) -> Docu
         "name": pool.name,
         "requests": _by_code(totals, row + POOL_REQUESTS),
         "in_flight": totals[row + POOL_IN_FLIGHT],
+        "decisions": dict(zip(DECISIONS, totals[row + POOL_DECISIONS :], strict=False)),
         "upgraded_open": totals[row + POOL_UPGRADED_OPEN],
         "ring": {"fingerprint": ring.fingerprint, "points": sum(ring.counts), "vnodes": pool.spec.vnodes},
         "backends": [
