@@ -1,0 +1,166 @@
+"""`lbproxy demo`: backends, a real proxy and traffic, and where it goes, with nothing to set up."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+import uvloop
+
+from lbproxy.control.config import loads
+from lbproxy.core.spec import Address, Config
+from lbproxy.demo.backends import KEY_HEADER, DemoBackend
+from lbproxy.demo.table import Picture, Screen, picture
+from lbproxy.demo.traffic import Traffic
+from lbproxy.observe.journal import Stderr
+from lbproxy.server import Server
+from lbproxy.sockets import CannotListen, listen
+from lbproxy.supervisor import CannotStart
+
+PORT: Final = 8080
+ADMIN_PORT: Final = 9901
+MAX_WORKERS: Final = 2
+REDRAW_S: Final = 1.0
+POOL: Final = "demo"
+
+_CONFIG: Final = """\
+version: 1
+listen: {{bind: 127.0.0.1:{port}, trusted_proxies: [127.0.0.1]}}   # trusted, so that answers say who decided what
+workers: {workers}
+pools:
+  {pool}:
+    bounded_load: {{min_gap: 20}}   # the demo's own load is small; chance alone shall not make it spill
+    backends:
+{backends}
+headers: {{debug_headers: true}}
+admin: {{listen: 127.0.0.1:{admin_port}}}
+log: {{level: warning, access: {{path: ""}}}}
+drain: {{timeout: 300ms}}
+"""
+
+_INVITATION: Final = """\
+{count} behind http://{proxy}, sticky by {header}. Try, in another terminal:
+
+  curl -i -H '{header}: ann' http://{proxy}/               ann's backend, the same every time
+  for u in ann bob eve kim; do curl -s -H "{header}: $u" http://{proxy}/; done
+  curl -N -H '{header}: ann' http://{proxy}/stream         server-sent events
+  curl -H '{header}: ann' -T FILE http://{proxy}/upload    an upload
+  curl 'http://{proxy}/slow?seconds=2'                     a slow answer, and no user: the least loaded backend
+  python -m websockets ws://{proxy}/ws                     a WebSocket that echoes
+  curl http://{admin}/metrics                              what Prometheus sees
+  curl http://{admin}/v1/pools                             the same as JSON
+
+Ctrl-C ends it.
+"""
+
+
+def run(seconds: float | None, backends: int, port: int | None) -> int:
+    """Run the demo for so long, or until Ctrl-C; returns the exit code. `port` None: 8080, or a free one."""
+    try:
+        return uvloop.run(_main(seconds, backends, port))
+    except CannotStart as error:
+        print(f"lbproxy: {error}", file=sys.stderr)
+        return 1
+
+
+async def _main(seconds: float | None, count: int, port: int | None) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        backends = [DemoBackend(f"b{number}") for number in range(1, count + 1)]
+        for backend in backends:
+            stack.push_async_callback(backend.stop)
+            await backend.start()
+        server = Server(_config(backends, port), emit=Stderr("warning"))
+        stack.push_async_callback(server.stop)
+        await _unless(stop, server.start())
+        if not stop.is_set():
+            _invite(server, len(backends), port)
+            await _unless(stop, _play(server, seconds))
+    return 0
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work to its end, or until told to stop."""
+    task = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if task.done():
+        task.result()
+    else:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+def _config(backends: Sequence[DemoBackend], port: int | None) -> Config:
+    """The configuration, as a file would say it. The last of several backends has twice the weight."""
+    lines = [
+        f"      - {{name: {backend.name}, url: http://127.0.0.1:{backend.port}, weight: {weight}}}"
+        for backend, weight in zip(backends, _weights(len(backends)), strict=True)
+    ]
+    text = _CONFIG.format(
+        port=_free(PORT) if port is None else port,
+        workers=min(MAX_WORKERS, os.cpu_count() or 1),
+        pool=POOL,
+        backends="\n".join(lines),
+        admin_port=_free(ADMIN_PORT),
+    )
+    return loads(text, "demo")
+
+
+def _weights(count: int) -> list[int]:
+    return [1] * (count - 1) + [2 if count > 1 else 1]
+
+
+def _free(port: int) -> int:
+    """The port, or 0 for one of the system's choice if it is taken."""
+    try:
+        listen(Address("127.0.0.1", port)).close()
+    except CannotListen:
+        return 0
+    return port
+
+
+def _invite(server: Server, count: int, port: int | None) -> None:
+    (proxy,) = server.supervisor.addresses.values()
+    admin = server.admin_address
+    if port is None and proxy != f"127.0.0.1:{PORT}":
+        print(f"Port {PORT} is taken; the proxy listens on {proxy}.")
+    if admin != f"127.0.0.1:{ADMIN_PORT}":
+        print(f"Port {ADMIN_PORT} is taken; the admin API listens on {admin}.")
+    print(_INVITATION.format(count=_counted(count), proxy=proxy, admin=admin, header=KEY_HEADER), flush=True)
+
+
+def _counted(count: int) -> str:
+    return f"{count} backends" if count > 1 else "1 backend"
+
+
+async def _play(server: Server, seconds: float | None) -> None:
+    """Send traffic and show where it goes."""
+    (proxy,) = server.supervisor.addresses.values()
+    traffic = Traffic(f"http://{proxy}/")
+    screen = Screen(sys.stdout)
+    began = time.monotonic()
+    end = began + seconds if seconds is not None else math.inf
+    running = asyncio.create_task(traffic.run())
+    try:
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(REDRAW_S, left))
+            screen.show(_picture(server, traffic), time.monotonic() - began)
+    finally:
+        running.cancel()
+        await asyncio.wait((running,))
+
+
+def _picture(server: Server, traffic: Traffic) -> Picture:
+    return picture(server.pools()["pools"][0], traffic.homes, len(traffic.moved), traffic.failures)
