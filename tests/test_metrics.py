@@ -135,6 +135,23 @@ def test_labels_of_any_text_come_back_as_they_were(made: Fixture) -> None:
     assert made.value("route_owned_requests_total", pool="web", backend=row[2]) == 9
 
 
+def test_a_scrape_reads_no_more_than_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout()
+    rows = layout.assign([*KEYS, ("sketch", "api")], 1)
+    slabs = Slabs.create(SLOTS)
+    read = []
+
+    def lists(end: int) -> list[list[int]]:
+        read.append(end)
+        return [[0] * end] * SLOTS
+
+    monkeypatch.setattr(slabs, "lists", lists)
+    Page(rows, SLOTS).render(slabs)
+    slabs.close()
+    assert read == [layout.end]
+    assert layout.end < rows[("sketch", "api")]
+
+
 def parsed(family: Family) -> list[Sample]:
     return [sample for parsed in text_string_to_metric_families(render_family(family)) for sample in parsed.samples]
 

@@ -92,7 +92,7 @@ class Page:
 
     def __init__(self, rows: Mapping[RowKey, int], slots: int, constant: Iterable[Family] = ()) -> None:
         """`constant` are families that stay as they are as long as the layout does."""
-        self._end = max((start + _width(key) for key, start in rows.items()), default=0)
+        self._end = max((start + _width(key) for key, start in rows.items() if TABLES[kind_of(key)]), default=0)
         builders: dict[str, _FamilyBuilder] = {}
         for key, start in rows.items():
             position = start
