@@ -57,6 +57,9 @@ def test_what_is_held_is_told_whole_while_the_sample_is() -> None:
     sample = KeySample()
     sample.note(HASHES[:5], 1.0)
     assert sample.read([HASHES[3], HASHES[9]], 1.0).held == {HASHES[3], HASHES[9]}
+    crowd = KeySample(100).read(HASHES, 1.0)
+    assert 20 < len(crowd.held) <= 100
+    assert crowd.held == {h for h in HASHES if not h & ((1 << crowd.bits) - 1)}
 
 
 def test_as_text_and_back() -> None:

@@ -44,6 +44,7 @@ from lbproxy.core.ledger import (
 from lbproxy.core.recency import Recency
 from lbproxy.core.retry import RetryBudget, RetryPolicy
 from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.sample import KeySample
 from lbproxy.core.sketch import Table, read_table, write_table
 from lbproxy.core.spec import BackendSpec, Pin, PoolSpec, UpstreamConnections
 
@@ -102,13 +103,14 @@ class Account:
 
     It outlives snapshots. `cells` is the worker's own slab and `peers` those of the others; `row` and `sketch_row` are
     where the pool's cells and its table of hottest keys start. `sessions` is the memory of keys seen, when sessions may
-    stay on a draining backend, `homes` where users with an open tunnel are, when those are pinned. `waiting` holds the
-    exchanges that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them.
+    stay on a draining backend, `sample` a fair part of those keys, `homes` where users with an open tunnel are, when
+    they are pinned. `waiting` holds the exchanges that wait for a seat and `tunnels` those that are upgraded; only the
+    data plane looks into them.
     """
 
     __slots__ = (
         "_held", "_level", "_others", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "meter", "peers",
-        "row", "seen", "sessions", "sketch_row", "tunnels", "waiting",
+        "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -122,6 +124,7 @@ class Account:
         self.seen: Final[Callable[[int], None]] = self.meter.seen.append
         self._held: Final = self.meter.held
         self.sessions: Recency | None = None
+        self.sample: Final = KeySample()
         self.homes: Homes | None = None
         self.waiting: Final[deque[object]] = deque()
         self.tunnels: Final[set[object]] = set()
@@ -187,6 +190,7 @@ class Account:
         self.refresh()
         self._level = self._smoothed.update(self.in_flight + self._others, now)
         self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+        self.sample.note(self.meter.seen, now)
         if spec.hot_keys.mode == "off" and spec.hot_keys.max_in_flight is None:
             self.meter.seen.clear()
             return

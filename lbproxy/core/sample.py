@@ -62,7 +62,10 @@ class KeySample:
     def read(self, held: Iterable[int], now: float) -> Keys:
         """The sample as it is now; `held` are all keys with an open request or tunnel."""
         self._sweep(now)
-        return Keys(self._bits, frozenset(self._kept), _fitting(held, (1 << self._bits) - 1))
+        keys = Keys(self._bits, frozenset(self._kept), _fitting(held, (1 << self._bits) - 1))
+        while len(keys.held) > self._capacity:
+            keys = keys.joined(Keys(keys.bits + 1))
+        return keys
 
     def _sweep(self, now: float) -> None:
         self._swept_at = now
