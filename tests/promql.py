@@ -11,6 +11,10 @@ from typing import Any, Final
 import promql_parser
 import yaml
 
+from lbproxy.control.pool_state import CAUSES
+from lbproxy.control.probes import RESULTS
+from lbproxy.control.wellbeing import EJECTION_REASONS
+from lbproxy.core.health import STATES
 from lbproxy.observe import reference
 
 GRAFANA: Final = Path(__file__).parent.parent / "grafana"
@@ -25,13 +29,13 @@ FORTHCOMING: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "backend_expected_share_ratio": {"pool": (), "backend": ()},
     "backend_load_ratio": {"pool": (), "backend": ()},
     "hot_key_requests_ratio": {"pool": (), "rank": ("1", "2", "3")},
-    "ring_changes_total": {"pool": (), "cause": ("weight", "members")},
+    "ring_changes_total": {"pool": (), "cause": CAUSES},
     "ring_last_change_moved_ratio": {"pool": ()},
     "backend_up": {"pool": (), "backend": ()},
-    "backend_state": {"pool": (), "backend": (), "state": ("up", "draining", "unknown", "held", "ejected", "down")},
-    "backend_state_changes_total": {"pool": (), "backend": (), "to": ("up", "draining", "ejected", "down")},
-    "health_checks_total": {"pool": (), "backend": (), "result": ("ok", "failed")},
-    "ejections_total": {"pool": (), "backend": (), "reason": ("consecutive", "rate")},
+    "backend_state": {"pool": (), "backend": (), "state": STATES},
+    "backend_state_changes_total": {"pool": (), "backend": (), "to": STATES},
+    "health_checks_total": {"pool": (), "backend": (), "result": RESULTS},
+    "ejections_total": {"pool": (), "backend": (), "reason": EJECTION_REASONS},
     "ejections_active": {"pool": (), "backend": ()},
     "pool_panic": {"pool": ()},
     "upstream_connections": {"pool": (), "backend": (), "state": ("active", "idle")},

@@ -18,6 +18,7 @@ from grafana import build
 from grafana.frame import COLUMNS, Row, dashboard
 from grafana.panels import stat
 from grafana.queries import CAUSES, POOL, STATES, Shares
+from lbproxy.core import health
 from lbproxy.observe import dashboards
 from tests.promql import (
     DASHBOARDS,
@@ -338,6 +339,7 @@ def test_every_state_of_a_backend_has_a_word_and_a_colour() -> None:
         if panel["type"] == "state-timeline"
     ]
     assert found
+    assert set(STATES) == set(health.STATES)
     for options in found:
         assert [options[str(code)]["text"] for code in range(1, len(STATES) + 1)] == list(STATES)
 

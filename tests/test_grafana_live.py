@@ -163,7 +163,7 @@ class Supplement:
             for combined in product(*values):
                 own = dict(zip(labels, combined, strict=True))
                 value: float = name == "backend_up" or own.get("state") == "up"
-                if name == "ring_changes_total" and own["cause"] == "weight":
+                if name == "ring_changes_total" and own["cause"] == "reload":
                     value = generation - 1
                 elif name == "backend_expected_share_ratio":
                     value = weights[own["backend"]] / sum(weights.values())
