@@ -7,6 +7,7 @@ FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY lbproxy lbproxy
+COPY grafana grafana
 RUN python -m venv /opt/lbproxy \
  && /opt/lbproxy/bin/pip install --no-cache-dir --disable-pip-version-check . \
  && /opt/lbproxy/bin/pip uninstall --yes --quiet pip setuptools
