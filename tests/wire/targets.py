@@ -16,7 +16,7 @@ NGINX = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log crit;
 events {{ worker_connections 4096; }}
 http {{
-  access_log off;
+  access_log off; client_max_body_size 0;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/f;
   uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
   map $http_upgrade $connection_option {{ default upgrade; '' ''; }}

@@ -32,6 +32,7 @@ from tests.wire.expect import (
     forwarded,
     named,
     not_forwarded,
+    relayed,
     status,
 )
 
@@ -120,6 +121,58 @@ PASSED_ON = [
         methods="POST",
         early=True,
         patience=3,
+    ),
+]
+
+# While an answer is under way its request goes on: both are streams (RFC 9110 section 7.5).
+DUPLEX = [
+    case(
+        "duplex-talk",
+        "9110 7.5",
+        SHOULD,
+        (
+            chunked(b"5\r\nhello\r\n"),
+            AwaitHeads(1),
+            Pause(0.05),
+            b"5\r\nagain\r\n",
+            Pause(0.05),
+            b"0\r\n\r\n",
+        ),
+        relayed(b"POST", body=b"helloagain"),
+        body(b"heardmore"),
+        answer=(
+            AwaitOctets(5),
+            answer("200 OK", "Transfer-Encoding: chunked", body=b"5\r\nheard\r\n"),
+            AwaitOctets(10),
+            b"4\r\nmore\r\n",
+            AwaitBody(),
+            b"0\r\n\r\n",
+        ),
+        methods="POST",
+        early=True,
+    ),
+    case(
+        "duplex-large",
+        "9110 7.5",
+        SHOULD,
+        post(b"x" * 2_000_000),
+        relayed(body=b"x" * 2_000_000),
+        body(b"y" * 2_000_000),
+        answer=(answer("200 OK", "Content-Length: 2000000", body=b"y" * 1_999_999), AwaitBody(), b"y"),
+        methods="POST",
+        early=True,
+        patience=6,
+    ),
+    case(
+        "duplex-then-next",
+        "9110 7.5",
+        SHOULD,
+        (post(b"0123456789")[:-5], AwaitHeads(1), b"56789" + PROBE),
+        relayed(body=b"0123456789", count=2),
+        answers(200, 200),
+        answer={"": (AwaitOctets(5), answer("200 OK", "Content-Length: 5", body=b"hel"), AwaitBody(), b"lo")},
+        methods="POST GET",
+        early=True,
     ),
 ]
 
@@ -216,4 +269,4 @@ HIDING = [
     ),
 ]
 
-CASES = [*PASSED_ON, *HIDING]
+CASES = [*PASSED_ON, *DUPLEX, *HIDING]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from tests.wire.case import MUST, SHOULD, AwaitFinals, case, get, ok, post
+from tests.wire.case import MUST, SHOULD, AwaitFinals, Close, answer, case, get, ok, post, raw
 from tests.wire.expect import (
     all_of,
     answers,
+    body,
     closed,
     consistent,
     either,
     forwarded,
     got_field,
+    no_field,
     status,
     stays_open,
 )
@@ -38,6 +40,35 @@ LASTING = [
         got_field("Connection", b"close"),
         closed,
         why="a server should say that it closes",
+    ),
+    *(
+        case(
+            f"persist-error-says-close-{name}",
+            "9112 9.6",
+            SHOULD,
+            sent,
+            got_field("Connection", b"close"),
+            closed,
+        )
+        for name, sent in {
+            "400": raw("GET /~~ HTTP/1.1", "X: 1"),
+            "501": get("Transfer-Encoding: x", method="POST"),
+            "505": raw("GET /~~ HTTP/2.0", "Host: a.example"),
+            "431": get(f"X: {'v' * 100_000}"),
+            "414": get(path="/~~" + "x" * 100_000),
+        }.items()
+    ),
+    case(
+        "persist-1.0-keep-alive-close-delimited",
+        "9112 9.3",
+        MUST,
+        get("Connection: keep-alive", version="1.0"),
+        status(200),
+        body(b"hello"),
+        closed,
+        no_field("Transfer-Encoding"),
+        answer=(answer("200 OK", body=b"hello"), Close()),
+        why="to an HTTP/1.0 client only the end can delimit it",
     ),
     case(
         "persist-close-like",
