@@ -134,7 +134,7 @@ def test_it_ends_by_itself_and_every_user_has_stayed_put() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [text for text in done.stdout.splitlines() if re.match(r" +\d+ s ", text)]
-    assert len(lines) == 3
+    assert 1 <= len(lines) <= 3
     found = re.search(r"([\d,]+) requests of ([\d,]+) users; none of them met more than one backend", lines[-1])
     assert found is not None
     assert int(found[1].replace(",", "")) > 100

@@ -28,6 +28,7 @@ PORT: Final = 8080
 ADMIN_PORT: Final = 9901
 MAX_WORKERS: Final = 2
 REDRAW_S: Final = 1.0
+LEAST_S: Final = 0.05  # what is left of a run after its last picture is not worth another
 POOL: Final = "demo"
 
 _CONFIG: Final = """\
@@ -154,7 +155,7 @@ async def _play(server: Server, seconds: float | None) -> None:
     end = began + seconds if seconds is not None else math.inf
     running = asyncio.create_task(traffic.run())
     try:
-        while (left := end - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > LEAST_S:
             await asyncio.sleep(min(REDRAW_S, left))
             screen.show(_picture(server, traffic), time.monotonic() - began)
     finally:
