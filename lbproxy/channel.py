@@ -17,7 +17,7 @@ import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lbproxy.core.ledger import RowKey
@@ -38,12 +38,40 @@ class Sockets:
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """Memories of keys seen (`core.recency`), for the generation that follows: one descriptor per pool."""
+
+    pools: tuple[str, ...]
+
+
+States = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """These pools' backends are SERVING, DRAINING or OUT (`core.balance`) from now on."""
+
+    number: int
+    states: States
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
-    """Read this configuration from now on; `rows` says where each row of the slab starts."""
+    """Read this configuration from now on; `rows` says where each row of the slab starts. `weights` are the effective
+    ones, by pool and backend, where they are not the configuration's; `adopt` takes effect together with them."""
 
     number: int
     config: Config
     rows: Mapping[RowKey, int]
+    weights: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    adopt: Adopt = field(default_factory=lambda: Adopt(0, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class TellKeys:
+    """Say which keys were seen lately (`core.sample`): one report per pool, and one without a pool at the end."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +79,22 @@ class ReopenLogs:
     """The access log has been renamed; open it anew."""
 
 
-Order = Sockets | Generation | ReopenLogs
+Order = Sockets | Tables | Generation | Adopt | TellKeys | ReopenLogs
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker says. `kind`: applied (it now reads `generation`) or event (a line for the journal)."""
+    """What a worker says. `kind`:
+
+    applied   it now reads the generation `number`
+    adopted   it now goes by the states `number`
+    failing   `fields` name a backend that has failed too often in a row: pool, backend, error
+    keys      for the request `number`, `fields` are one pool's sample: pool, bits, seen, held; none of them at the end
+    event     a line for the journal: `level`, `event`, `fields`
+    """
 
     kind: str
-    generation: int = 0
+    number: int = 0
     level: str = "info"
     event: str = ""
     fields: Mapping[str, str | int | float | bool | None] | None = None
@@ -72,29 +107,29 @@ def pack_order(order: Order) -> bytes:
 def unpack_order(payload: bytes) -> Order:
     """Only for what the supervisor sent over the inherited socket pair."""
     order = pickle.loads(payload)  # noqa: S301  # the sender is our parent and more privileged than we are
-    if not isinstance(order, Sockets | Generation | ReopenLogs):
+    if not isinstance(order, Order):
         raise ValueError(f"{type(order).__name__} is no order")
     return order
 
 
 def pack_report(report: Report) -> bytes:
-    members = (report.kind, report.generation, report.level, report.event, dict(report.fields or {}))
+    members = (report.kind, report.number, report.level, report.event, dict(report.fields or {}))
     return json.dumps(members).encode()
 
 
 def unpack_report(payload: bytes) -> Report:
     """Raises ValueError for anything that is not a report."""
     try:
-        kind, generation, level, event, fields = json.loads(payload)
+        kind, number, level, event, fields = json.loads(payload)
     except (TypeError, RecursionError) as error:
         raise ValueError("not a report") from error
-    if not (isinstance(kind, str) and isinstance(generation, int) and isinstance(level, str)):
+    if not (isinstance(kind, str) and isinstance(number, int) and isinstance(level, str)):
         raise ValueError("not a report")
     if not (isinstance(event, str) and isinstance(fields, dict)):
         raise ValueError("not a report")
     if not all(value is None or isinstance(value, str | int | float) for value in fields.values()):
         raise ValueError("not a report")
-    return Report(kind, generation, level, event, fields)
+    return Report(kind, number, level, event, fields)
 
 
 class ChannelBroken(Exception):

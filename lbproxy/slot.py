@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import lbproxy
-from lbproxy.channel import MAX_REPORT_BYTES, Channel, Order, pack_order, unpack_report
+from lbproxy.channel import MAX_REPORT_BYTES, Channel, Order, Report, pack_order, unpack_report
 from lbproxy.observe.facts import WorkerState, WorkerStatus
 from lbproxy.observe.journal import Fields, Journal, describe, level_of
 
@@ -64,7 +64,8 @@ class Slot:
     """Keeps one worker running until `stop`. Everything happens in the event loop's thread.
 
     `greet(index)` gives what a fresh worker must be told. `changed()` is called after every change of state,
-    `ended(slot, reason)` when a process is gone for good and has been reaped.
+    `heard(slot, report)` for every report that is not the slot's own business, `ended(slot, reason)` when a process is
+    gone for good and has been reaped.
     """
 
     def __init__(
@@ -74,17 +75,20 @@ class Slot:
         journal: Journal,
         greet: Callable[[int], Iterable[Package]],
         changed: Callable[[], None],
+        heard: Callable[[Slot, Report], None],
         ended: Callable[[Slot, str], None],
     ) -> None:
         self.index = index
         self.state: WorkerState = "down"
         self.generation = 0
+        self.adopted = 0
         self.early_deaths = 0
         self.last_words = ""
         self._slab_fds = tuple(slab_fds)
         self._journal = journal
         self._greet = greet
         self._changed = changed
+        self._heard = heard
         self._ended = ended
         self._restarts = 0
         self._since = 0.0
@@ -164,7 +168,7 @@ class Slot:
         if self._channel is not None:
             self._channel.finish()
         self._process = self._channel = None
-        self.generation = 0
+        self.generation = self.adopted = 0
         reason = ending(code, was_ready)
         if not self._stop.is_set():
             self.last_words = self.last_words or f"it ended with {_exit_text(code)}"
@@ -206,12 +210,17 @@ class Slot:
             self._on_closed()
             return
         if report.kind == "applied":
-            self.generation = report.generation
+            self.generation = report.number
             if self.state == "starting":
                 self._journal.info("worker ready", worker=self.index, pid=self.status().pid)
                 self._become("ready")
             else:
                 self._changed()
+        elif report.kind == "adopted":
+            self.adopted = report.number
+            self._changed()
+        elif report.kind != "event":
+            self._heard(self, report)
         elif (level := level_of(report.level)) is not None:
             fields: Fields = {"worker": self.index, **(report.fields or {})}
             if self.state == "starting":

@@ -8,25 +8,41 @@ files into calls of these.
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, cast
 
-from lbproxy.channel import MAX_DESCRIPTORS, Generation, ReopenLogs, Sockets
-from lbproxy.core.ledger import RowKey
+from lbproxy.channel import (
+    MAX_DESCRIPTORS,
+    Adopt,
+    Generation,
+    Order,
+    ReopenLogs,
+    Report,
+    Sockets,
+    States,
+    Tables,
+    TellKeys,
+)
+from lbproxy.core.ledger import Cells, RowKey
+from lbproxy.core.sample import Keys, unpack_keys
 from lbproxy.core.snapshot import Snapshot, build_snapshot
 from lbproxy.core.spec import Config
+from lbproxy.memories import Memories, remember
 from lbproxy.observe.access_log import open_sink
 from lbproxy.observe.facts import WorkerStatus, snapshot_families
-from lbproxy.observe.journal import Journal, describe
+from lbproxy.observe.journal import Journal, Value, describe
 from lbproxy.observe.metrics import Page
-from lbproxy.observe.slabs import Layout, LayoutFull, Slabs, sums
+from lbproxy.observe.slabs import CAPACITY, CELL_BYTES, Layout, LayoutFull, Slabs, sums
 from lbproxy.slot import Package, Slot
 from lbproxy.sockets import CannotListen, Listening, listen
 
 SWEEP_INTERVAL_S: Final = 1.0
 APPLY_TIMEOUT_S: Final = 15.0
+ADOPT_TIMEOUT_S: Final = 2.0
+KEYS_TIMEOUT_S: Final = 1.0
 DRAIN_MARGIN_S: Final = 2.0  # what a worker gets beyond drain.timeout before it is killed
 START_ATTEMPTS: Final = 3
 
@@ -55,28 +71,48 @@ def row_keys(config: Config) -> Iterator[RowKey]:
             yield ("homes", pool.name)
 
 
-class Supervisor:
-    """Worker processes and what they share. `snapshot` is what the workers read too, and nobody serves from it here."""
+Weights = Mapping[tuple[str, str], float]
 
-    def __init__(self, config: Config, journal: Journal) -> None:
-        """Raises CannotStart."""
+
+class Supervisor:
+    """Worker processes and what they share.
+
+    `snapshot` is what the workers read too: nobody serves from it here, but it stands as theirs do (states, weights,
+    what is in flight, which keys are hot), so that what it says of a key is what happens to the key.
+    """
+
+    def __init__(
+        self, config: Config, journal: Journal, weights: Weights | None = None, states: States | None = None
+    ) -> None:
+        """`weights` and `states` are those of `put`. Raises CannotStart."""
         self.is_draining = False
+        self.states: dict[str, Mapping[str, int]] = {}
+        # Told when a worker has met too many failures in a row at a backend: pool, backend, the last error.
+        self.on_failing: Callable[[str, str, str], None] = _nothing
         self.restarts: dict[str, int] = {}
         self.slabs = Slabs.create(config.workers)
         self.layout = Layout()
         self._journal = journal
         self._listening: dict[str, Listening] = {}
+        self._weights: Weights = {}
+        self._adopted = 0
+        self._asked = 0
+        self._memories = Memories()
+        self._keys: dict[int, _Answers] = {}
+        # Pools write what they hold into their worker's slab; the supervisor's hold nothing, and have a place for it.
+        self._own_cells = cast(Cells, memoryview(mmap.mmap(-1, CAPACITY * CELL_BYTES)).cast("q"))
         self._waiters: list[asyncio.Future[None]] = []
         self._slots = [
-            Slot(index, self.slabs.fds, journal, self._greet, self._wake, self._on_end)
+            Slot(index, self.slabs.fds, journal, self._greet, self._wake, self._hear, self._on_end)
             for index in range(config.workers)
         ]
         self._sweeper: asyncio.TimerHandle | None = None
         self.config = config
         try:
-            self.snapshot = self._build(config, 1, None)
+            self.snapshot = self._build(config, 1, None, weights or {})
         except CannotApply as error:
             raise CannotStart(str(error)) from None
+        self._stand(weights or {}, states or {}, self._memories.follow(config))
         self.page = self._make_page()
 
     @property
@@ -115,9 +151,15 @@ class Supervisor:
             raise CannotStart(f"worker {hopeless.index} does not start: {hopeless.last_words}")
 
     async def apply(self, config: Config) -> bool:
-        """Put a configuration in force in all workers.
+        """Put a configuration in force in all workers, with its own weights; what `acknowledged` returns.
 
-        Returns whether all have acknowledged it in time; one that has not will read it when it can. Raises CannotApply.
+        Raises CannotApply."""
+        return await self.acknowledged(self.put(config, {}, {}))
+
+    def put(self, config: Config, weights: Weights, states: States) -> int:
+        """Put a configuration in force, together with effective weights where they are not its own, and states.
+
+        Returns the new generation, which workers read in a moment. Raises CannotApply, and has changed nothing.
         """
         self._check_access_log(config)
         try:
@@ -125,24 +167,84 @@ class Supervisor:
         except CannotListen as error:
             raise CannotApply(str(error)) from None
         try:
-            snapshot = self._build(config, self.generation + 1, self.snapshot)
+            snapshot = self._build(config, self.generation + 1, self.snapshot, weights)
         except CannotApply:
             for listening in added.values():
                 listening.close()
             raise
         self.config = config
         self.snapshot = snapshot
-        self.page = self._make_page()
         self._listening |= added
+        memories = self._memories.follow(config)
+        self._stand(weights, states, memories)
+        self.page = self._make_page()
         generation = self._generation_order()
         for slot in self._slots:
-            for order, descriptors in self._socket_orders(slot.index, added):
+            for order, descriptors in [*self._socket_orders(slot.index, added), *self._table_orders(memories)]:
                 slot.send(order, descriptors)
             slot.send(generation)
-        number = generation.number
+        return generation.number
+
+    async def acknowledged(self, number: int) -> bool:
+        """Wait until every worker reads this generation; False when that takes too long: one that does not yet will
+        when it can."""
         is_complete = await self._until(lambda: self._oldest_read() >= number or self.is_draining, APPLY_TIMEOUT_S)
         self._close_removed()
         return is_complete
+
+    def reweigh(self, weights: Weights, states: States) -> int:
+        """Put other effective weights in force under the same configuration; returns the new generation."""
+        number = self.generation + 1
+        self.snapshot = self._build(self.config, number, self.snapshot, weights)
+        self._stand(weights, states)
+        self.page = self._make_page()
+        self._send(self._generation_order())
+        return number
+
+    def adopt(self, states: States) -> int:
+        """Tell every worker what the states of these pools' backends are; returns a number to wait for."""
+        self._adopted += 1
+        self._take_states(states)
+        self._send(Adopt(self._adopted, states))
+        return self._adopted
+
+    async def adopted(self, number: int | None = None) -> bool:
+        """Wait until every worker goes by these states, by default the newest; False when that takes too long."""
+        wanted = self._adopted if number is None else number
+        return await self._until(
+            lambda: all(slot.adopted >= wanted or slot.state != "ready" for slot in self._slots), ADOPT_TIMEOUT_S
+        )
+
+    async def keys(self) -> dict[str, Keys]:
+        """A fair sample of each pool's live keys, from the workers that answer in time."""
+        self._asked += 1
+        answers = self._keys[self._asked] = _Answers()
+        self._send(TellKeys(self._asked))
+        ready = sum(slot.state == "ready" for slot in self._slots)
+        await self._until(lambda: answers.ended >= ready, KEYS_TIMEOUT_S)
+        del self._keys[self._asked]
+        return answers.pools
+
+    def _send(self, order: Order) -> None:
+        for slot in self._slots:
+            slot.send(order)
+
+    def _stand(self, weights: Weights, states: States, new_memories: Sequence[str] = ()) -> None:
+        """Let the snapshot here stand as those of the workers will."""
+        self._weights = weights
+        self._adopted += 1
+        self.states = {name: known for name, known in self.states.items() if name in self.snapshot.pools}
+        self._take_states(states)
+        tables, now = self._memories.tables(), time.monotonic()
+        for name, pool in self.snapshot.pools.items():
+            account = pool.account
+            is_new = name in new_memories
+            account.sessions = remember(account.sessions, tables.get(name), pool.spec.session_drain, is_new, now)
+
+    def _take_states(self, states: States) -> None:
+        self.states |= states
+        for name, known in states.items():
+            self.snapshot.pools[name].adopt(known)
 
     def reopen_logs(self) -> None:
         """After logrotate."""
@@ -175,16 +277,19 @@ class Supervisor:
             self._sweeper.cancel()
         for listening in self._listening.values():
             listening.close()
+        self._memories.close()
         self.slabs.close()
 
-    def _build(self, config: Config, number: int, previous: Snapshot | None) -> Snapshot:
+    def _build(self, config: Config, number: int, previous: Snapshot | None, weights: Weights) -> Snapshot:
         """Give a configuration its rows and build its snapshot. Raises CannotApply and has changed nothing."""
         try:
             rows = self.layout.assign(row_keys(config), number)
         except LayoutFull as error:
             raise CannotApply(f"too many listeners, pools and backends: {error}") from None
         try:
-            return build_snapshot(config, number, rows, previous)
+            return build_snapshot(
+                config, number, rows, previous, cells=self._own_cells, peers=self.slabs.cells, weights=weights
+            )
         except Exception as error:
             self.layout.assign(row_keys(self.config), number)
             raise CannotApply(f"cannot be built: {describe(error)}") from error
@@ -225,10 +330,17 @@ class Supervisor:
         names = {listener.name for listener in self.config.listeners}
         current = {name: listening for name, listening in self._listening.items() if name in names}
         yield from self._socket_orders(index, current)
+        yield from self._table_orders(self._memories.pools)
         yield self._generation_order(), ()
 
     def _generation_order(self) -> Generation:
-        return Generation(self.generation, self.config, dict(self.layout.rows))
+        adopt = Adopt(self._adopted, dict(self.states))
+        return Generation(self.generation, self.config, dict(self.layout.rows), dict(self._weights), adopt)
+
+    def _table_orders(self, pools: Sequence[str]) -> Iterator[Package]:
+        for start in range(0, len(pools), MAX_DESCRIPTORS):
+            part = pools[start : start + MAX_DESCRIPTORS]
+            yield Tables(tuple(part)), self._memories.fds(part)
 
     @staticmethod
     def _socket_orders(index: int, listening: dict[str, Listening]) -> Iterator[Package]:
@@ -236,6 +348,14 @@ class Supervisor:
         for start in range(0, len(names), MAX_DESCRIPTORS):
             part = names[start : start + MAX_DESCRIPTORS]
             yield Sockets(tuple(part)), [listening[name].sockets[index].fileno() for name in part]
+
+    def _hear(self, slot: Slot, report: Report) -> None:
+        fields = report.fields or {}
+        if report.kind == "failing":
+            self.on_failing(str(fields.get("pool")), str(fields.get("backend")), str(fields.get("error")))
+        elif report.kind == "keys" and report.number in self._keys:
+            self._keys[report.number].take(fields)
+            self._wake()
 
     def _on_end(self, slot: Slot, reason: str) -> None:
         self.slabs.zero_gauges(slot.index, self.layout.every_row())
@@ -270,4 +390,32 @@ class Supervisor:
         """Give freed rows back, now and then."""
         for start, width in self.layout.release(self._oldest_read(), time.monotonic(), self.slabs.is_quiet):
             self.slabs.zero(start, width)
+        now = time.monotonic()
+        for pool in self.snapshot.pools.values():
+            pool.tick(now)
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
+
+
+class _Answers:
+    """What workers have said of their keys."""
+
+    def __init__(self) -> None:
+        self.pools: dict[str, Keys] = {}
+        self.ended = 0
+
+    def take(self, fields: Mapping[str, Value]) -> None:
+        """Take one report; what is no sample is left out."""
+        if not fields:
+            self.ended += 1
+            return
+        try:
+            pool, bits = str(fields["pool"]), int(str(fields["bits"]))
+            keys = Keys(bits, unpack_keys(str(fields["seen"])), unpack_keys(str(fields["held"])))
+        except (KeyError, ValueError):
+            return
+        if 0 <= bits <= 64:
+            self.pools[pool] = self.pools.get(pool, Keys()).joined(keys)
+
+
+def _nothing(pool: str, backend: str, error: str) -> None:
+    """Nobody wants to know."""

@@ -18,23 +18,29 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 import uvloop
 
 from lbproxy.channel import (
+    Adopt,
     Channel,
     Generation,
     Order,
     ReopenLogs,
     Report,
     Sockets,
+    Tables,
+    TellKeys,
     pack_report,
     unpack_order,
 )
+from lbproxy.core.sample import pack_keys
 from lbproxy.core.snapshot import Snapshot, build_snapshot
 from lbproxy.dataplane.listener import DataPlane
+from lbproxy.memories import map_memory, remember
 from lbproxy.observe.access_log import AccessLog
 from lbproxy.observe.journal import Fields, Journal, Level, LoggingBridge, describe
 from lbproxy.observe.slabs import Slabs
@@ -54,8 +60,11 @@ class Worker:
         self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
         self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
         self._loop = loop
-        self._orders: asyncio.Queue[tuple[Order, list[socket.socket]]] = asyncio.Queue()
+        self._orders: asyncio.Queue[tuple[Order, list[int]]] = asyncio.Queue()
         self._sockets: dict[str, socket.socket] = {}
+        # Memories of keys seen, by pool, and those that have come since the last generation.
+        self._tables: dict[str, memoryview] = {}
+        self._new_tables: set[str] = set()
         self._snapshot: Snapshot | None = None
         self._plane: DataPlane | None = None
         self._log: AccessLog | None = None
@@ -81,24 +90,40 @@ class Worker:
         return 0 if failure is None else 1
 
     def _receive(self, payload: bytes, descriptors: list[int]) -> None:
-        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        self._orders.put_nowait((unpack_order(payload), sockets))
+        self._orders.put_nowait((unpack_order(payload), descriptors))
 
     async def _follow_orders(self) -> None:
         while True:
-            order, sockets = await self._orders.get()
+            order, descriptors = await self._orders.get()
             if isinstance(order, Sockets):
-                self._sockets |= dict(zip(order.names, sockets, strict=True))
+                for name, descriptor in zip(order.names, descriptors, strict=True):
+                    self._sockets[name] = socket.socket(fileno=descriptor)
+            elif isinstance(order, Tables):
+                for name, descriptor in zip(order.pools, descriptors, strict=True):
+                    self._tables[name] = map_memory(descriptor)
+                    self._new_tables.add(name)
+                    os.close(descriptor)
             elif isinstance(order, Generation):
                 await self._apply(order)
+            elif isinstance(order, Adopt):
+                self._adopt(order)
+            elif isinstance(order, TellKeys):
+                self._tell_keys(order)
             elif isinstance(order, ReopenLogs) and self._log is not None:
                 self._log.reopen()
 
     async def _apply(self, order: Generation) -> None:
         snapshot = build_snapshot(
-            order.config, order.number, order.rows, self._snapshot, cells=self._cells, peers=self._peers
+            order.config,
+            order.number,
+            order.rows,
+            self._snapshot,
+            cells=self._cells,
+            peers=self._peers,
+            weights=order.weights,
         )
         self._snapshot = snapshot
+        self._remember_keys(snapshot)
         self._drain_timeout_s = order.config.drain_timeout
         new = {name: self._sockets.pop(name) for name in snapshot.listeners if name in self._sockets}
         if self._plane is None:
@@ -106,15 +131,47 @@ class Worker:
             log.start(self._loop)
             self._log = log
             self._plane = DataPlane(self._loop, snapshot, self._cells, log, self._on_failing_backend)
+            self._adopt(order.adopt)
             await self._plane.start(new)
             settle()
         else:
             assert self._log is not None
             self._plane.apply(snapshot)
+            self._adopt(order.adopt)
             await self._plane.start(new)
             self._reconfigure_log(self._log, order)
         self._close_unused_sockets()
         self._say(Report("applied", order.number))
+
+    def _adopt(self, order: Adopt) -> None:
+        if self._plane is not None:
+            self._plane.adopt(order.states)
+            self._say(Report("adopted", order.number))
+
+    def _remember_keys(self, snapshot: Snapshot) -> None:
+        """Give each pool that wants one its memory of keys seen."""
+        now = time.monotonic()
+        for name, pool in snapshot.pools.items():
+            table, is_new = self._tables.get(name), name in self._new_tables
+            pool.account.sessions = remember(pool.account.sessions, table, pool.spec.session_drain, is_new, now)
+        self._new_tables.clear()
+        self._tables = {name: table for name, table in self._tables.items() if name in snapshot.pools}
+
+    def _tell_keys(self, order: TellKeys) -> None:
+        pools = self._snapshot.pools if self._snapshot is not None else {}
+        now = time.monotonic()
+        for name, pool in pools.items():
+            account = pool.account
+            account.sample.note(account.meter.seen, now)
+            keys = account.sample.read(account.meter.held, now)
+            fields: Fields = {
+                "pool": name,
+                "bits": keys.bits,
+                "seen": pack_keys(keys.seen),
+                "held": pack_keys(keys.held),
+            }
+            self._say(Report("keys", order.number, fields=fields))
+        self._say(Report("keys", order.number))
 
     def _close_unused_sockets(self) -> None:
         """A socket of a listener that has gone again would keep its port taken."""
@@ -147,7 +204,7 @@ class Worker:
         self.journal.error("access log", problem=problem)
 
     def _on_failing_backend(self, pool: str, backend: str, reason: str) -> None:
-        self.journal.warning("backend fails", pool=pool, backend=backend, reason=reason)
+        self._say(Report("failing", fields={"pool": pool, "backend": backend, "error": reason}))
 
     def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

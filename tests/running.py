@@ -179,18 +179,24 @@ class Backends:
     def __init__(self, *names: str) -> None:
         self.ports: dict[str, int] = {}
         self.seen: dict[str, int] = dict.fromkeys(names, 0)
-        self._runners: list[web.AppRunner] = []
+        self._runners: dict[str, web.AppRunner] = {}
 
     async def __aenter__(self) -> Backends:
         for name in self.seen:
-            await self._start(name)
+            await self.start(name)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for runner in self._runners:
-            await runner.cleanup()
+        for name in list(self._runners):
+            await self.stop(name)
 
-    async def _start(self, name: str) -> None:
+    async def stop(self, name: str) -> None:
+        """Close its port and its connections."""
+        await self._runners.pop(name).cleanup()
+
+    async def start(self, name: str) -> None:
+        """Listen, on the port that it had before if there was one."""
+
         async def answer(request: web.Request) -> web.Response:
             self.seen[name] += 1
             if request.path.startswith("/slow/"):
@@ -201,10 +207,10 @@ class Backends:
         app.router.add_route("*", "/{path:.*}", answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", self.ports.get(name, 0))
         await site.start()
         self.ports[name] = runner.addresses[0][1]
-        self._runners.append(runner)
+        self._runners[name] = runner
 
 
 async def get(port: int, path: str = "/", user: str = "ann") -> tuple[int, str]:

@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 from lbproxy.channel import (
     HEADER,
     MAX_DESCRIPTORS,
+    Adopt,
     Channel,
     Generation,
     Order,
     ReopenLogs,
     Report,
     Sockets,
+    Tables,
+    TellKeys,
     pack_order,
     pack_report,
     unpack_order,
@@ -134,7 +137,11 @@ async def test_a_peer_that_breaks_the_rules_is_cut_off(header: bytes) -> None:
 def test_orders_survive_the_way() -> None:
     orders: list[Order] = [
         Sockets(("a", "b")),
+        Tables(("api",)),
         Generation(3, CONFIG, {("worker",): 0, ("backend", "api", "b1"): 40}),
+        Generation(4, CONFIG, {("worker",): 0}, {("api", "b1"): 0.5}, Adopt(7, {"api": {"b1": 2}})),
+        Adopt(8, {"api": {"b1": 0}}),
+        TellKeys(9),
         ReopenLogs(),
     ]
     for order in orders:

@@ -181,7 +181,7 @@ async def test_a_configuration_that_does_not_fit_changes_nothing(monkeypatch: py
         with pytest.raises(CannotApply, match="too many listeners, pools and backends"):
             await supervisor.apply(other)
         supervisor.layout.floor = floor
-        monkeypatch.setattr("lbproxy.supervisor.build_snapshot", lambda *_: 1 / 0)
+        monkeypatch.setattr("lbproxy.supervisor.build_snapshot", lambda *_, **__: 1 / 0)
         with pytest.raises(CannotApply, match="cannot be built: ZeroDivisionError"):
             await supervisor.apply(other)
         monkeypatch.undo()

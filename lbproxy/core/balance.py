@@ -466,6 +466,14 @@ class Pool:
                 return backend
         return None
 
+    def remember(self, h: int) -> None:
+        """The key was seen now. One that is new to a draining owner will live elsewhere, so it stays unknown there."""
+        sessions = self.account.sessions
+        if sessions is not None:
+            owner = self.owner(h)
+            if owner is None or owner.state != DRAINING or sessions.has_seen(h):
+                sessions.mark(h)
+
     def is_known(self, h: int) -> bool:
         """Whether the key was seen lately, so that its session may stay on a draining backend."""
         sessions = self.account.sessions

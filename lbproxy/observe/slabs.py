@@ -172,7 +172,7 @@ class Slabs:
     @classmethod
     def create(cls, count: int, capacity: int = CAPACITY) -> Self:
         """Make `count` slabs of `capacity` zeroed cells, of a size that nobody can change any more."""
-        return cls([_memory_file(f"lbproxy-slab-{slot}", capacity * CELL_BYTES) for slot in range(count)])
+        return cls([memory_file(f"lbproxy-slab-{slot}", capacity * CELL_BYTES) for slot in range(count)])
 
     def lists(self, end: int) -> list[list[int]]:
         """The first `end` cells of each slab, copied."""
@@ -219,7 +219,8 @@ def _clear(view: memoryview[int], start: int, width: int) -> None:
     view[start : start + width] = memoryview(bytes(width * CELL_BYTES)).cast("q")
 
 
-def _memory_file(name: str, size: int) -> int:
+def memory_file(name: str, size: int) -> int:
+    """A descriptor of zeroed memory that processes may share, of a size that nobody can change any more."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
