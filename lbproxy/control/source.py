@@ -1,0 +1,100 @@
+"""Where a configuration comes from: read again at each reload, and watched for changes.
+
+A file is known by what `stat` says of the path, symbolic links followed: device, inode, time and size. So a file that
+was written in place, one that was renamed over it, and a link that now leads elsewhere (a Kubernetes ConfigMap) are all
+seen. A change counts once the file has stayed the same between two looks: nobody wants the first half of one that is
+being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, final
+
+from lbproxy.control.build import build
+from lbproxy.control.config import read, reads
+from lbproxy.control.schema import File
+from lbproxy.control.write import resolved
+from lbproxy.core.spec import Config
+
+Identity = tuple[int, int, int, int]
+# How often to look whether watching has been switched on.
+IDLE_S: Final = 1.0
+HIDDEN: Final = "(secret)"
+
+
+def identity(path: str) -> Identity | None:
+    """What file the path leads to and in which state; None when there is none, or nothing that could be watched."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+@final
+class Source:
+    """A file that holds a configuration, or a text that does (which never changes)."""
+
+    def __init__(self, path: str, text: str | None = None) -> None:
+        """`path` is the file, or the name of the text."""
+        self.path: Final = path
+        self.identity: Identity | None = None
+        self._text = text
+        self._latest: tuple[Config, dict[str, Any]] | None = None
+
+    @property
+    def is_file(self) -> bool:
+        return self._text is None
+
+    def load(self) -> Config:
+        """Read it. Raises ConfigError."""
+        self.identity = identity(self.path) if self.is_file else None
+        file = self._read()
+        config = build(file, source=self.path)
+        self._latest = config, without_secrets(resolved(file))
+        return config
+
+    def fields(self, config: Config) -> dict[str, Any] | None:
+        """The fields of a configuration as the file has them, all defaults filled in, if it is the one read last."""
+        if self._latest is not None and self._latest[0] == config:
+            return self._latest[1]
+        return None
+
+    def _read(self) -> File:
+        return read(self.path) if self._text is None else reads(self._text, self.path)
+
+
+def without_secrets(value: Any) -> Any:
+    """The same with every secret left out."""
+    if isinstance(value, dict):
+        return {name: HIDDEN if name == "secret" and item else without_secrets(item) for name, item in value.items()}
+    return [without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+@final
+class Watcher:
+    """Calls `changed` when the file behind a source is another than the one that was read last."""
+
+    def __init__(self, source: Source, every_s: Callable[[], float], changed: Callable[[], Awaitable[object]]) -> None:
+        """`every_s()` says how often to look; 0 is never."""
+        self._source = source
+        self._every_s = every_s
+        self._changed = changed
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        seen = self._source.identity
+        while True:
+            every_s = self._every_s()
+            await asyncio.sleep(every_s or IDLE_S)
+            if not every_s:
+                continue
+            before, seen = seen, await asyncio.to_thread(identity, self._source.path)
+            if seen is not None and seen == before and seen != self._source.identity:
+                await self._changed()
