@@ -28,7 +28,7 @@ from lbproxy.core.affinity import KeyFinder, key_finder
 from lbproxy.core.bound import Bound, Smoothed
 from lbproxy.core.cookies import CookieAffinity
 from lbproxy.core.homes import Homes
-from lbproxy.core.hotkeys import HotKeys, Meter
+from lbproxy.core.hotkeys import HotKeys, Meter, Parts
 from lbproxy.core.ledger import (
     BACKEND_IN_FLIGHT,
     CODE_CLASSES,
@@ -76,7 +76,7 @@ class Backend:
 
     def __init__(self, spec: BackendSpec, row: int, weight: float) -> None:
         self.name: Final = spec.name
-        self.address: Final = spec.address
+        self.address = spec.address
         self.state = SERVING
         self.eligible = True
         self.member = -1
@@ -90,8 +90,10 @@ class Backend:
         self.take_over(spec, row, weight)
 
     def take_over(self, spec: BackendSpec, row: int, weight: float) -> None:
-        """Go on under a new specification of the same name and address. `weight` is the effective one."""
+        """Go on under a new specification of the same name. `weight` is the effective one."""
         self.spec = spec
+        if self.address != spec.address:
+            self.address = spec.address
         self.row = row
         self.weight = weight
         self.limit = spec.max_in_flight if spec.max_in_flight is not None else _NO_LIMIT
@@ -142,15 +144,15 @@ class Account:
 
     def total_with_one_more(self) -> int:
         """What the pool holds machine-wide and smoothed, the exchange being placed included."""
-        total = self.in_flight + self._others
-        return (self._level if self._level > total else total) + 1
+        total = self.in_flight + self._others + 1
+        return self._level if self._level > total else total
 
     def acquire(self, backend: Backend, h: int) -> None:
         """Take a seat at a backend for key hash `h` (-1: no key)."""
         backend.in_flight += 1
         self.in_flight += 1
         cells = self.cells
-        cells[backend.row + BACKEND_IN_FLIGHT] += 1
+        cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
         if self.peers:
             cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         if h >= 0:  # the same as meter.acquire, without a call
@@ -162,7 +164,7 @@ class Account:
         backend.in_flight -= 1
         self.in_flight -= 1
         cells = self.cells
-        cells[backend.row + BACKEND_IN_FLIGHT] -= 1
+        cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
         if self.peers:
             cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         if h >= 0:
@@ -185,8 +187,9 @@ class Account:
             held += sum([row.held for row in table.rows if row.key == h])
         return held
 
-    def tick(self, now: float, eligible: int, spec: PoolSpec) -> None:
-        """Smooth the level, measure the keys, and judge which are hot. Called on the coarse timer."""
+    def tick(self, now: float, spec: PoolSpec, parts: Parts) -> None:
+        """Smooth the level, measure the keys, and judge which are hot, where `parts` says how much the backends of a
+        key can carry. Called on the coarse timer."""
         self.refresh()
         self._level = self._smoothed.update(self.in_flight + self._others, now)
         self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
@@ -197,7 +200,7 @@ class Account:
         table = self.meter.fold(now)
         write_table(self.cells, self.sketch_row, table)
         bound = spec.bounded_load
-        self.hot.judge(now, [table, *self._tables_of_peers()], eligible, bound.factor, bound.min_gap)
+        self.hot.judge(now, [table, *self._tables_of_peers()], parts, bound.factor, bound.min_gap)
 
     def requests(self) -> int:
         """The running count of requests that this worker has answered, for the retry budget."""
@@ -220,7 +223,7 @@ class Pool:
         # from the configuration
         "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_shift", "_spreads", "_starts",
         "_tokens",
-        "backends", "cookies", "find_key", "first_byte_s", "has_pins", "key_limit", "name", "retry", "ring", "row",
+        "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "retry", "ring", "row",
         "spec",
         # from the control plane
         "_bound", "eligible", "is_panicking",
@@ -268,7 +271,8 @@ class Pool:
         self.retry: Final = RetryPolicy(spec.retry)
         cookie = spec.sticky.cookie
         self.cookies: Final = CookieAffinity(cookie, spec.name, list(backends)) if cookie is not None else None
-        self.has_pins: Final = bool(spec.pins)
+        # Whether something stronger than the ring may say where a request goes.
+        self.has_guides: Final = bool(spec.pins) or cookie is not None or spec.on_move == "pin"
         self.key_limit: Final = spec.hot_keys.max_in_flight
         self.first_byte_s: Final = spec.timeout.first_byte
         self._spreads: Final = spec.hot_keys.mode == "spread"
@@ -481,9 +485,14 @@ class Pool:
 
     def tick(self, now: float) -> None:
         """Bring the account up to date. Called on the coarse timer."""
-        self.account.tick(now, self.eligible, self.spec)
+        self.account.tick(now, self.spec, self._parts)
         if self.account.sessions is not None:
             self.account.sessions.tick(now)
+
+    def _parts(self, h: int) -> Iterator[float]:
+        """The eligible backends' parts of the weight, along the key's list."""
+        for backend in self.replicas(h):
+            yield self._bound.share(backend.member)
 
     # The explanation.
 

@@ -36,6 +36,11 @@ though nobody is overloaded. So a backend may hold some seats more than its shar
 A hot key is held to its fair share (`below_share`): a backend that has reached it takes no more of that key, so that
 the rest of its slots, everything between 1 and `factor` times the mean, stays free for the keys that live there. Such
 a seat always exists, too: the fair shares, each rounded up, sum to at least m.
+
+A proxy that keeps its traffic in its own zone counts only that traffic, and it is meant for the backends at home: q is
+then a part of their weight, and for the others a part of the others' weight. The parts sum to more than 1, so there is
+still always a seat. At home the weight of those that are not eligible counts too: when they fail, those that are left
+hold `factor` times what they held before, and only the rest leaves the zone.
 """
 
 from __future__ import annotations
@@ -62,6 +67,19 @@ def scaled(weights: Iterable[float]) -> list[int]:
     return [each // divisor for each in whole]
 
 
+def _parts(weights: Sequence[float], wholes: Sequence[float] | None) -> tuple[list[int], int]:
+    """The backends' parts of their wholes, exactly, as numerators over one common denominator."""
+    if wholes is None:
+        numbers = scaled(weights)
+        return numbers, sum(numbers)
+    parts = [
+        Fraction(repr(float(weight))) / Fraction(repr(float(whole))) if weight else Fraction(0)
+        for weight, whole in zip(weights, wholes, strict=True)
+    ]
+    denominator = lcm(*(part.denominator for part in parts))
+    return [int(part * denominator) for part in parts], denominator
+
+
 def gap_seats(fair: float, min_gap: int | None) -> float:
     """How many seats above a fair share of `fair` seats the gap allows, whatever the factor."""
     return (_CHANCE / _CHANCE_DIVISOR * fair) ** 0.5 if min_gap is None else float(min_gap)
@@ -72,20 +90,27 @@ class Bound:
     """The bound of a pool for one set of eligible backends, which are indexes into `weights`.
 
     Backends that are not eligible, and those of weight 0, have weight 0 here: they have no slots, and the others share
-    the whole. `factor` is at least 1, or None for no bound at all; `min_gap` as above. Raises ValueError for a factor
-    below 1 or a negative gap. Build it anew when eligibility or a weight changes.
+    the whole. `factor` is at least 1, or None for no bound at all; `min_gap` as above. `wholes` says for each backend
+    of which weight its own is a part, where that is not the sum of all. Raises ValueError for a factor below 1 or a
+    negative gap. Build it anew when eligibility or a weight changes.
     """
 
     __slots__ = ("_by_chance", "_denominator", "_factored", "_gap", "_unbounded", "_weight", "_weights")
 
-    def __init__(self, weights: Sequence[float], factor: float | None = 1.25, min_gap: int | None = None) -> None:
+    def __init__(
+        self,
+        weights: Sequence[float],
+        factor: float | None = 1.25,
+        min_gap: int | None = None,
+        wholes: Sequence[float] | None = None,
+    ) -> None:
         if factor is not None and not 1 <= factor < float("inf"):
             raise ValueError(f"a balance factor is a number from 1 up, not {factor!r}")
         if min_gap is not None and min_gap < 0:
             raise ValueError(f"a gap is a number from 0 up, not {min_gap}")
         ratio = Fraction(repr(float(factor or 1)))
-        self._weights: Final = scaled(weights)
-        self._weight: Final = sum(self._weights)
+        # A backend's part of the whole is _weights[member] / _weight.
+        self._weights, self._weight = _parts(weights, wholes)
         # factor * q * m is _factored[member] * m / _denominator
         self._factored: Final = [weight * ratio.numerator for weight in self._weights]
         self._denominator: Final = self._weight * ratio.denominator
@@ -109,6 +134,10 @@ class Bound:
     def below_share(self, member: int, in_flight: int, total: int) -> bool:
         """Whether `member` holds less than its fair share of `total`: the bound with factor 1 and no gap."""
         return in_flight * self._weight < self._weights[member] * total
+
+    def share(self, member: int) -> float:
+        """The backend's fair part of what is in flight."""
+        return self._weights[member] / self._weight if self._weight else 0.0
 
     def slots(self, member: int, total: int) -> int | None:
         """How many exchanges `member` may hold when the pool holds `total`. None: as many as it likes."""

@@ -9,23 +9,25 @@ list goes into one sketch (requests) and the seats, times the time since the las
 seconds). Both fade with a memory of about a second. Each worker publishes its table; the sum of all tables is what
 decides, so workers agree however the connections have fallen.
 
-*Deciding.* What a backend can carry is counted in seats, so it is the share of work that decides. Let a pool have n
-backends and `slack` be how far above its fair share one key may lift a backend: factor - 1, or what the bound's gap
-comes to at the present load, if that is more, half of it being left to chance; and never less than a few seats. A key
-with share s makes its owner hold s + (1 - s)/n of everything, and that is more than (1 + slack)/n once
-s > slack/(n - 1): then it is hot. It is no longer hot when it has been under half of that for a while, or at once when
-it has all but vanished.
+*Deciding.* What a backend can carry is counted in seats, so it is the share of work that decides. Let a backend's fair
+part of m seats be q*m, and let it have room for `room` seats above that, by the bound's factor or by its gap. Half of
+the room is left to chance, for which it is there; the other half one key may take. A key with share s makes its owner
+hold s*m + (1 - s)*q*m, which is s*(1 - q)*m above the fair part: if that is more than half the room, the key is hot. A
+light backend has little room, so on its keys the same share weighs more. A key is no longer hot when it has been under
+half of that for a while, or at once when it has all but vanished.
 
-*Spreading.* Over R backends each of them holds s/R + (1 - s)/n. With half the slack left to chance, R must reach
-n*s / (s + slack/2). R grows as soon as that passes it. It shrinks when less would have been enough by half a backend
-for a while, and that while doubles each time the key becomes hot again soon after it was not, up to a minute: a key
-that is only hot where it is concentrated must not be gathered and spread again and again.
+*Spreading.* Over backends with the parts q1, q2, ... of the weight, Q together, each by its weight, every one of them
+holds (s/Q + 1 - s) times its fair part. With `a` for half the room over the fair part, the first of the key's list are
+enough when Q has reached s/(s + a): for equal backends and s at the threshold that is exactly one. R grows as soon as
+that passes it. It shrinks when less would have been enough by half a backend for a while, and that while doubles each
+time the key becomes hot again soon after it was not, up to a minute: a key that is only hot where it is concentrated
+must not be gathered and spread again and again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, exp
 from typing import Final, final
@@ -39,9 +41,9 @@ LONGEST_HOLD_S: Final = 60.0
 STALE_S: Final = 2.0
 # A key is judged by no smaller a share than a sketch can tell from its own error.
 _SMALLEST_SHARE: Final = 1 / 256
-# A key that lifts its owner by fewer seats than this above its share is nobody's trouble.
+# A key that holds fewer seats than this is nobody's trouble, and half of them a backend has always room for.
 _FEWEST_SEATS: Final = 4
-_SLACK_WITHOUT_BOUND: Final = 0.25
+_FACTOR_WITHOUT_BOUND: Final = 1.25
 # Below this part of the share at which a key stops being hot, it has ended.
 _ENDED: Final = 1 / 8
 
@@ -114,14 +116,48 @@ class Meter:
         return Table(int(now * 1e6), int(requests.total * 1e3), int(work.total * 1e6), rows)
 
 
-def hot_share(backends: int, slack: float) -> float:
-    """The share of work from which on one key is more than its owner can carry; above 1 when none is."""
-    return max(slack / (backends - 1), _SMALLEST_SHARE) if backends > 1 else 2.0
+# The parts of the weight of a key's eligible backends, from 0 to 1, in the order of its list.
+Parts = Callable[[int], Iterable[float]]
 
 
-def backends_needed(share: float, backends: int, slack: float) -> float:
-    """Over how many of `backends` equal ones a key of this share must be spread, as a real number."""
-    return backends * share / (share + slack / 2) if share else 0.0
+@final
+class Room:
+    """How far one key may lift a backend above its fair part of `seats`: half of the room that the bound leaves."""
+
+    __slots__ = ("_factor", "_min_gap", "_seats")
+
+    def __init__(self, seats: float, factor: float | None, min_gap: int | None) -> None:
+        """`factor` and `min_gap` are the pool's bound; without one a factor of 1.25 is meant."""
+        self._seats: Final = seats
+        self._factor: Final = factor if factor is not None else _FACTOR_WITHOUT_BOUND
+        self._min_gap: Final = min_gap
+
+    def above(self, part: float) -> float:
+        """The half room of a backend with this part of the weight, as a multiple of its fair part."""
+        fair = part * self._seats
+        if not fair:
+            return float("inf")
+        room = max((self._factor - 1) * fair, gap_seats(fair, self._min_gap))
+        return max(room, _FEWEST_SEATS) / 2 / fair
+
+    def threshold(self, part: float) -> float:
+        """The share of work from which on a key is more than an owner with this part can carry; above 1: none is."""
+        if part >= 1 or not self._seats:
+            return 2.0
+        return max(self.above(part) * part / (1 - part), _FEWEST_SEATS / self._seats, _SMALLEST_SHARE)
+
+    def needed(self, share: float, parts: Iterable[float]) -> float:
+        """Over how many of the backends with these parts a key of this share must be spread, as a real number."""
+        sum_of_parts, above = 0.0, float("inf")
+        count = 0
+        for part in parts:
+            above = min(above, self.above(part))
+            missing = share / (share + above) - sum_of_parts if share else 0.0
+            if missing <= part:
+                return count + max(0.0, missing / part)
+            sum_of_parts += part
+            count += 1
+        return float(count)
 
 
 @dataclass(slots=True)
@@ -154,37 +190,42 @@ class HotKeys:
         self._cooled: Final[dict[int, tuple[float, float]]] = {}
 
     def judge(
-        self, now: float, tables: Iterable[Table], backends: int, factor: float | None, min_gap: int | None
+        self, now: float, tables: Iterable[Table], parts: Parts, factor: float | None, min_gap: int | None
     ) -> bool:
         """Judge every key by the tables of all workers; returns whether `reach` has changed. Called every tick.
 
-        `backends` is how many are eligible; `factor` and `min_gap` are the pool's bound. Tables of the past (a worker
-        that has died) are left out.
+        `parts` knows the weights along a key's list; `factor` and `min_gap` are the pool's bound. Tables of the past (a
+        worker that has died) are left out.
         """
         self.top = merged(table for table in tables if now - table.at_us / 1e6 <= STALE_S)
         before = dict(self.reach)
-        slack = self._slack(backends, factor, min_gap)
-        threshold = hot_share(backends, slack)
-        rows = {row.key: row for row in self.top.rows}
-        for key in [*rows, *(self.hot.keys() - rows.keys())]:
-            row = rows.get(key) or Row(key)
+        room = Room(self.top.work / 1e6 / MEMORY_S, factor, min_gap)
+        for row in self._candidates():
             requests = row.requests / self.top.requests if self.top.requests else 0.0
             work = row.work / self.top.work if self.top.work else 0.0
-            self._judge_one(now, key, requests, work, threshold, backends_needed(work, backends, slack), backends)
+            self._judge_one(now, row.key, requests, work, room, tuple(parts(row.key)))
         self._cooled_forget(now)
         self.reach.clear()
         self.reach.update((key, hot.reach) for key, hot in self.hot.items())
         return self.reach != before
 
-    def _slack(self, backends: int, factor: float | None, min_gap: int | None) -> float:
-        slack = factor - 1 if factor is not None else _SLACK_WITHOUT_BOUND
-        fair = self.top.work / 1e6 / MEMORY_S / backends if backends else 0.0
-        return max(slack, max(gap_seats(fair, min_gap) / 2, _FEWEST_SEATS) / fair) if fair else float("inf")
+    def _candidates(self) -> Iterator[Row]:
+        """The keys that are hot, and those that may be."""
+        gone = set(self.hot)
+        least = max(_SMALLEST_SHARE * self.top.work, _FEWEST_SEATS * MEMORY_S * 1e6)
+        for row in self.top.rows:
+            if row.key in gone or row.work > least:
+                gone.discard(row.key)
+                yield row
+        yield from map(Row, gone)
 
     def _judge_one(
-        self, now: float, key: int, requests: float, work: float, threshold: float, needed: float, backends: int
+        self, now: float, key: int, requests: float, work: float, room: Room, parts: tuple[float, ...]
     ) -> None:
         hot = self.hot.get(key)
+        backends = len(parts)
+        threshold = room.threshold(parts[0]) if parts else 2.0
+        needed = room.needed(work, parts)
         if hot is None:
             if work > threshold:
                 reach = max(1, min(backends, ceil(needed)))

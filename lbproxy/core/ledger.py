@@ -39,12 +39,10 @@ REJECTIONS: Final = (
     "no_route",
     "no_key",
     "no_backend",
-    "overloaded",
     "bad_gateway",
     "connect_failed",
     "first_byte_timeout",
     "body_timeout",
-    "draining",
     "queue_full",
     "queue_timeout",
     "key_limit",
@@ -178,8 +176,8 @@ BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
         "upstream_requests_total", "Answers received from the backend, by class of the status.", "code", CODE_CLASSES
     ),
     Column("upstream_requests_in_flight", "gauge", "Requests the backend now holds."),
-    Column("upstream_connections_active", "gauge", "Connections to the backend that carry a request."),
-    Column("upstream_connections_idle", "gauge", "Connections to the backend kept for reuse."),
+    Column("upstream_connections", "gauge", "Connections to the backend, in use or kept for reuse.", "state", "active"),
+    Column("upstream_connections", "gauge", "Connections to the backend, in use or kept for reuse.", "state", "idle"),
     Column("upstream_connections_opened_total", "counter", "Connections opened to the backend."),
     Column("route_owned_requests_total", "counter", "Requests whose key the backend owns, wherever they were served."),
     *_family(

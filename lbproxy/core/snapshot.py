@@ -1,7 +1,7 @@
 """What the data plane reads: one immutable value per generation, put in place by one assignment.
 
 State that must outlive a configuration (what is in flight, idle connections, health) lives in `Backend`, which is
-carried over by pool, name and address; a backend of the same name at a new address is a new machine on the old tokens.
+carried over by pool and name. At a new address it is a new machine on the old tokens: its idle connections are closed.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _pool(
         backend_row = rows[("backend", spec.name, each.name)]
         weight = weights.get((spec.name, each.name), each.weight)
         known = old.backends.get(each.name) if old is not None else None
-        if known is not None and known.address == each.address:
+        if known is not None:
             is_same = is_same and known.weight == weight and known.row == backend_row
             known.take_over(each, backend_row, weight)
             backends[each.name] = known

@@ -54,6 +54,14 @@ def close_idle(backend: Backend) -> None:
         cast(Upstream, backend.idle.pop()).close()
 
 
+def close_idle_elsewhere(backend: Backend) -> None:
+    """Close the idle connections of a backend that has moved to another address."""
+    for each in list(backend.idle):
+        upstream = cast(Upstream, each)
+        if upstream.address is not backend.address:
+            upstream.close()
+
+
 def _has_news(upstream: Upstream) -> bool:
     """Whether something can be read from an idle connection: its end, or octets that nobody asked for."""
     socket = upstream.transport.get_extra_info("socket")

@@ -12,13 +12,16 @@ from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import (
     BACKEND_ACTIVE,
     BACKEND_IDLE,
+    REJECTIONS,
     WORKER_GENERATION,
     WORKER_LAG,
+    WORKER_REJECTED,
+    WORKER_REQUESTS,
     Cells,
 )
 from lbproxy.core.snapshot import Snapshot
 from lbproxy.core.spec import ListenerSpec
-from lbproxy.dataplane.connections import close_idle, expire_idle
+from lbproxy.dataplane.connections import close_idle, close_idle_elsewhere, expire_idle
 from lbproxy.dataplane.deadlines import TICK
 from lbproxy.dataplane.downstream import Downstream
 from lbproxy.dataplane.plane import Plane, Trust, monotonic
@@ -65,6 +68,8 @@ class DataPlane:
     ) -> None:
         self._plane: Final = Plane(loop, snapshot, cells, log, report)
         self._listeners: Final[dict[str, Listener]] = {}
+        # Listeners that the configuration no longer has, as long as connections of theirs are open.
+        self._leaving: list[Listener] = []
         self._tick_due = monotonic() + TICK
         self._timer = loop.call_later(TICK, self._tick)
         self._refresher: asyncio.TimerHandle | None = None
@@ -101,13 +106,19 @@ class DataPlane:
             if spec is not None:
                 listener.take_over(spec, snapshot.listener_rows[name])
             else:
-                self._stop_listening(self._listeners.pop(name))
+                listener = self._listeners.pop(name)
+                self._stop_listening(listener)
+                self._leaving.append(listener)
         staying = {id(backend) for pool in snapshot.pools.values() for backend in pool.backends.values()}
+        for pool in snapshot.pools.values():
+            for backend in pool.backends.values():
+                close_idle_elsewhere(backend)
         for pool in before.pools.values():
             for backend in pool.backends.values():
                 if id(backend) not in staying:
                     backend.keep = None
                     close_idle(backend)
+                    plane.cells[backend.row + BACKEND_IDLE] = plane.cells[backend.row + BACKEND_ACTIVE] = 0
         for name, pool in snapshot.pools.items():
             if pool is not before.pools.get(name):
                 self._move_tunnels(pool)
@@ -146,7 +157,7 @@ class DataPlane:
         while self.open_connections() and monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         cut = 0
-        for listener in self._listeners.values():
+        for listener in (*self._listeners.values(), *self._leaving):
             for connection in list(listener.connections):
                 cut += 1
                 connection.cut()
@@ -158,7 +169,7 @@ class DataPlane:
 
     def open_connections(self) -> int:
         """Downstream connections that are open now."""
-        return sum(len(listener.connections) for listener in self._listeners.values())
+        return sum(len(listener.connections) for listener in (*self._listeners.values(), *self._leaving))
 
     def adopt(self, states: Mapping[str, Mapping[str, int]]) -> None:
         """Take what the control plane says of backends, by pool and name: `balance.SERVING`, `DRAINING` or `OUT`."""
@@ -173,7 +184,9 @@ class DataPlane:
     def _look_after_pools(plane: Plane) -> None:
         """Expire idle connections, measure keys, and bring up to date what need not be exact to the request."""
         cells = plane.cells
+        answered = sum([cells[plane.snapshot.row + WORKER_REJECTED + at] for at in range(len(REJECTIONS))])
         for pool in plane.snapshot.pools.values():
+            answered += pool.account.requests()
             for backend in pool.backends.values():
                 if backend.idle:
                     expire_idle(plane, backend)
@@ -182,6 +195,9 @@ class DataPlane:
             pool.tick(plane.now)
             if pool.account.waiting:
                 plane.seat_is_free(pool)
+        row = plane.snapshot.row + WORKER_REQUESTS
+        if answered > cells[row]:  # a pool that is gone takes its requests with it
+            cells[row] = answered
 
     def _refresh(self) -> None:
         """Read what the other workers hold, often enough for the bound to hold machine-wide."""
@@ -194,10 +210,11 @@ class DataPlane:
         plane.tick()
         now = monotonic()
         plane.cells[plane.snapshot.row + WORKER_LAG] = max(0, int((now - self._tick_due) * 1e6))
-        for listener in self._listeners.values():
+        for listener in (*self._listeners.values(), *self._leaving):
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:
                 connection.pass_deadline()
+        self._leaving = [listener for listener in self._leaving if listener.connections]
         self._look_after_pools(plane)
         self._tick_due = monotonic() + TICK
         self._timer = plane.loop.call_later(TICK, self._tick)

@@ -6,15 +6,26 @@ from typing import TYPE_CHECKING
 
 from lbproxy.core.balance import OUT
 from lbproxy.core.cookies import CookieAffinity
-from lbproxy.core.ledger import OWNER, PINNED
+from lbproxy.core.ledger import BACKEND_OWNED, PINNED
 from lbproxy.dataplane.deadlines import DUE_SEAT
 
 if TYPE_CHECKING:
-    from lbproxy.core.balance import Pool
+    from lbproxy.core.balance import Backend, Pool
     from lbproxy.dataplane.relay import Exchange
 
 
-def follow_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> bool:
+def is_guided(exchange: Exchange, pool: Pool) -> bool:
+    """Go where something stronger than the ring says: an open tunnel of the user, the session's cookie, a pin. False
+    when there is no such thing, or it leads nowhere now."""
+    if exchange.h >= 0 and pool.account.homes is not None and _follow_tunnel(exchange, pool):
+        return True
+    if pool.cookies is not None and _follow_cookie(exchange, pool, pool.cookies):
+        return True
+    key = exchange.key
+    return key is not None and _follow_pin(exchange, pool, key)
+
+
+def _follow_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> bool:
     """Go where the session's cookie says. False when there is none, or its backend cannot serve it."""
     positions = exchange.shape.index.get(b"cookie", ())
     name = cookies.backend([exchange.values[at] for at in positions], exchange.plane.unix_time)
@@ -24,36 +35,42 @@ def follow_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> bo
     exchange.cookie_backend = backend
     if backend.state == OUT or pool.account.load(backend) >= backend.limit:
         return False
-    exchange.decision = PINNED
-    exchange.attempt(backend)
+    _go_to(exchange, pool, backend)
     return True
 
 
-def follow_tunnel(exchange: Exchange, pool: Pool) -> bool:
+def _follow_tunnel(exchange: Exchange, pool: Pool) -> bool:
     """Go where the user's tunnel is. False when there is none."""
     backend = pool.home(exchange.h)
     if backend is None or pool.account.load(backend) >= backend.limit:
         return False
-    exchange.owner = pool.owner(exchange.h)
-    exchange.decision = OWNER if exchange.owner is backend else PINNED
-    exchange.attempt(backend)
+    _go_to(exchange, pool, backend)
     return True
 
 
-def follow_pin(exchange: Exchange, pool: Pool, key: bytes) -> bool:
+def _follow_pin(exchange: Exchange, pool: Pool, key: bytes) -> bool:
     """Go where a pin says. False when there is none, or its backend cannot serve and the ring may decide."""
     pin = pool.pinned(key)
     backend = pool.backends.get(pin.backend) if pin is not None else None
     if pin is None or backend is None:
         return False
     if backend.state != OUT and pool.account.load(backend) < backend.limit:
-        exchange.decision = PINNED
-        exchange.attempt(backend)
+        _go_to(exchange, pool, backend)
         return True
     if pin.on_down == "reject":
         exchange.refuse(503, "pin_down")
         return True
     return False
+
+
+def _go_to(exchange: Exchange, pool: Pool, backend: Backend) -> None:
+    """Attempt this backend, and note whose key it is."""
+    exchange.decision = PINNED
+    if exchange.h >= 0:
+        owner = exchange.owner = pool.owner(exchange.h)
+        if owner is not None:
+            exchange.plane.cells[owner.row + BACKEND_OWNED] += 1
+    exchange.attempt(backend)
 
 
 def wait_for_seat(exchange: Exchange, pool: Pool) -> None:

@@ -23,11 +23,10 @@ from lbproxy.core.exchange import (
 from lbproxy.core.ledger import (
     BACKEND_ERRORS,
     BACKEND_REQUESTS,
-    FAILOVER,
-    OWNER,
     POOL_ABORTS,
     POOL_RETRIES,
     POOL_RETRIES_REFUSED,
+    RETRY,
     UPSTREAM_ERRORS,
 )
 from lbproxy.core.retry import ALLOWED, ANSWERED, NO_BUDGET, SENT, UNSENT
@@ -46,7 +45,7 @@ from lbproxy.dataplane.deadlines import (
 )
 from lbproxy.dataplane.plane import monotonic
 from lbproxy.dataplane.settling import settle
-from lbproxy.dataplane.upstream import CLOSED_EARLY, RESET
+from lbproxy.dataplane.upstream import CLOSED_EARLY, PROTOCOL, RESET
 
 if TYPE_CHECKING:
     from lbproxy.core.balance import Backend, Pool
@@ -104,7 +103,7 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     if was_stale:
         exchange.attempts -= 1  # it had been closed before we took it up: that was no attempt on the backend
     verdict = NOT_POSSIBLE
-    if not has_received and error != FIRST_BYTE_TIMEOUT:
+    if not has_received and error not in (PROTOCOL, FIRST_BYTE_TIMEOUT):
         verdict = pool.retry.verdict(phase, exchange.method, exchange.attempts, exchange.is_repeatable)
     if was_stale and verdict == ALLOWED:
         _count_retry(exchange, pool, _STALE)
@@ -176,8 +175,7 @@ def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> B
         if not account.budget.spend(exchange.plane.now, account.requests(), account.in_flight):
             _count_refused(exchange, pool, NO_BUDGET)
             return None
-    if exchange.decision == OWNER:
-        exchange.decision = FAILOVER
+    exchange.decision = RETRY
     return following
 
 

@@ -40,7 +40,7 @@ from lbproxy.core.retry import IDEMPOTENT
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.connections import start_connecting, take_idle
 from lbproxy.dataplane.deadlines import DUE_BODY, DUE_CONNECT, DUE_FIRST_BYTE, DUE_SEND, DUE_TRY, DUE_UPSTREAM
-from lbproxy.dataplane.placement import follow_cookie, follow_pin, follow_tunnel, wait_for_seat
+from lbproxy.dataplane.placement import is_guided, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere
 from lbproxy.dataplane.settling import settle
@@ -165,25 +165,19 @@ class Exchange:
                 return
         self.pool = pool
         key = self.key = pool.find_key(self.shape, self.values, self.path, self.client)
-        if pool.cookies is not None and follow_cookie(self, pool, pool.cookies):
+        if key is not None:
+            h = self.h = hash_key(key)
+            account = pool.account
+            account.seen(h)
+            if account.sessions is not None:
+                pool.remember(h)
+            if pool.key_limit is not None and account.held_by_key(h) >= pool.key_limit:
+                self.refuse(429, "key_limit")
+                return
+        elif pool.spec.sticky.on_missing == "reject":
+            self.refuse(400, "no_key")
             return
-        if key is None:
-            if pool.spec.sticky.on_missing == "reject":
-                self.refuse(400, "no_key")
-            else:
-                self._place(pool)
-            return
-        h = self.h = hash_key(key)
-        account = pool.account
-        account.seen(h)
-        if account.sessions is not None:
-            account.sessions.mark(h)
-        limit = pool.key_limit
-        if limit is not None and account.held_by_key(h) >= limit:
-            self.refuse(429, "key_limit")
-        elif (account.homes is None or not follow_tunnel(self, pool)) and (
-            not pool.has_pins or not follow_pin(self, pool, key)
-        ):
+        if not pool.has_guides or not is_guided(self, pool):
             self._place(pool)
 
     def _place(self, pool: Pool) -> None:
@@ -315,7 +309,7 @@ class Exchange:
             upstream = self.upstream
             assert upstream is not None
             upstream.transport.write(framed)
-            if self.down == BODY:
+            if self.down == BODY and not upstream.write_paused:  # else it is the backend's turn
                 self.downstream.set_deadline(self.downstream.listener.spec.timeouts.body_idle, DUE_BODY)
             if self.is_repeatable:
                 self.held.append(framed)
@@ -413,16 +407,13 @@ class Exchange:
         size = self.response_bytes = len(body)
         if self.is_rechunked and size:
             body = b"%x\r\n%b\r\n" % (size, body)
-        transport = downstream.transport
-        if size <= flow.LOW_WATER:
-            transport.write(b"%b%b%b\r\n%b" % (parser.line, lines, tail, body))
-        else:
-            transport.write(b"%b%b%b\r\n" % (parser.line, lines, tail))
-            transport.write(body)
-        if is_complete:
-            self._answer_ended(now)
-        else:
+        if not is_complete:
+            downstream.transport.write(b"%b%b%b\r\n" % (parser.line, lines, tail))
+            if size:
+                downstream.transport.write(body)
             self._wait_for_more()
+        else:
+            self._answer_ended(now, b"%b%b%b\r\n%b" % (parser.line, lines, tail, body))
 
     def own_lines(self, pool: Pool) -> bytes:
         """What the proxy itself has to say in the head of an answer: the decision, and a new affinity cookie."""
@@ -451,18 +442,18 @@ class Exchange:
 
     def response_end(self, trailers: bytes) -> None:
         """The answer has ended."""
-        if self.is_rechunked:
-            self.downstream.transport.write(b"0\r\n%b\r\n" % trailers)
-        self._answer_ended(monotonic())
+        self._answer_ended(monotonic(), b"0\r\n%b\r\n" % trailers if self.is_rechunked else b"")
 
-    def _answer_ended(self, now: float) -> None:
-        """The answer is through. If the request is not, and the answer was no refusal, the rest of it still goes on."""
+    def _answer_ended(self, now: float, last: bytes) -> None:
+        """The answer is through but for its `last` octets. If the request is not, and the answer was no refusal, the
+        rest of it still goes on."""
         upstream = self.upstream
         if self.down == BODY and self.status < 400 and upstream is not None and upstream.stay_for_request():
+            self.downstream.transport.write(last)
             self.up = FINISHED
             self.downstream.set_deadline(self.downstream.listener.spec.timeouts.body_idle, DUE_BODY)
         else:
-            self.finish(now, True)
+            self.finish(now, True, last)
 
     def _wait_for_more(self) -> None:
         downstream = self.downstream
@@ -538,8 +529,9 @@ class Exchange:
             if account.waiting:
                 self.plane.seat_is_free(pool)
 
-    def finish(self, now: float, is_answered: bool) -> None:
-        """The answer has been handed over completely: settle, free the upstream connection, go on with the client."""
+    def finish(self, now: float, is_answered: bool, last: bytes = b"") -> None:
+        """The exchange is over: free the upstream connection and the seat, settle, send the `last` octets of the answer
+        and go on with the client. What a client has got whole is counted, even if we are killed in that moment."""
         upstream = self.upstream
         if upstream is not None:
             self.upstream = None
@@ -547,7 +539,10 @@ class Exchange:
         self.leave_seat()
         self.up = FINISHED
         settle(self, now)
-        self.downstream.answered(self.keep_alive)
+        downstream = self.downstream
+        if last:
+            downstream.transport.write(last)
+        downstream.answered(self.keep_alive)
 
 
 def _with_length(shape: Shape, values: Values, length: int) -> Values:

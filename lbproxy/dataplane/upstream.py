@@ -49,7 +49,7 @@ class Upstream(asyncio.Protocol):
 
     __slots__ = (
         # for the connection's life
-        "backend", "plane", "retires_at", "transport",
+        "address", "backend", "plane", "retires_at", "transport",
         # between exchanges
         "idle_until", "reused",
         # for one exchange
@@ -61,6 +61,7 @@ class Upstream(asyncio.Protocol):
     def __init__(self, plane: Plane, backend: Backend) -> None:
         self.plane: Final = plane
         self.backend: Final = backend
+        self.address: Final = backend.address
         self.retires_at = plane.now + (backend.keep.max_age if backend.keep is not None else 0.0)
         self.idle_until = 0.0
         self.reused = False
@@ -162,7 +163,14 @@ class Upstream(asyncio.Protocol):
         """The exchange is over: keep the connection for another one if nothing speaks against it, else close it."""
         backend = self.backend
         limits = backend.keep
-        if is_clean and self._keep_alive and not self._buffer and not self.write_paused and limits is not None:
+        if (
+            is_clean
+            and self._keep_alive
+            and not self._buffer
+            and not self.write_paused
+            and limits is not None
+            and self.address is backend.address
+        ):
             self.exchange = None
             self.mode = IDLE
             self.reused = True

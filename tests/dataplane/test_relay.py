@@ -501,8 +501,8 @@ async def test_a_dead_owner_costs_no_request() -> None:
         for n in range(40):
             got = await proxy.ask(request("POST", "/", b"X-User-ID: u%d\r\n" % n, b"data"))
             assert parts(got)[2] == b"alive"
-        assert all(line.decision in ("owner", "failover") for line in proxy.lines)
-        assert any(line.decision == "failover" for line in proxy.lines)
+        assert all(line.decision in ("owner", "retry") for line in proxy.lines)
+        assert any(line.decision == "retry" for line in proxy.lines)
         assert proxy.pool_cell(ledger.POOL_RETRIES) > 0
         for name in ("b0", "b1", "b2", "b3"):
             assert proxy.backend_cell(name, ledger.BACKEND_IN_FLIGHT) == 0
@@ -701,6 +701,24 @@ async def test_a_swap_keeps_what_stays_and_closes_what_goes() -> None:
         reload(proxy, proxy.config, 3)
         for n in range(20):
             assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == owners[n]
+
+
+async def test_a_backend_at_a_new_address_is_a_new_machine_with_the_old_keys() -> None:
+    async with (
+        backend(answering(answer(b"old"))) as old,
+        backend(answering(answer(b"new"))) as new,
+        backend(answering(answer(b"1"))) as b1,
+        running(pool_of(old.port, b1.port)) as proxy,
+    ):
+
+        async def served() -> list[bytes]:
+            return [parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] for n in range(20)]
+
+        before = await served()
+        assert set(before) == {b"old", b"1"}
+        reload(proxy, replace(proxy.config, pools=(pool_of(new.port, b1.port),)))
+        assert await served() == [body.replace(b"old", b"new") for body in before]
+        assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
 
 
 async def test_draining_lets_what_runs_end() -> None:
