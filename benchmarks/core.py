@@ -143,7 +143,7 @@ def metering() -> None:
         folded = nanoseconds_each(tick, range(1, 40))
         print(f"  folding {requests} requests: {folded / requests:.0f}, {folded / 1e3:.0f} us a tick")
     table = meter.fold(6.0)
-    judged = nanoseconds_each(lambda at: hot_keys.judge(6.0, [table] * 4, 10, 1.25, None), range(40))
+    judged = nanoseconds_each(lambda at: hot_keys.judge(6.0, [table] * 4, lambda _: [0.1] * 10, 1.25, None), range(40))
     print(f"  judging the tables of 4 workers: {judged / 1e3:.0f} us a tick")
 
 

@@ -22,8 +22,8 @@ from lbproxy.core.hotkeys import (
     STALE_S,
     HotKeys,
     Meter,
-    backends_needed,
-    hot_share,
+    Parts,
+    Room,
 )
 from lbproxy.core.ring import build_ring
 from lbproxy.core.sketch import Row, Table
@@ -118,20 +118,50 @@ class TestMeter:
         assert table.rows[0].requests / table.requests == pytest.approx(0.1, abs=1 / 64)
 
 
-class TestShares:
-    @pytest.mark.parametrize(("backends", "slack", "share"), [(2, 0.25, 0.25), (5, 0.25, 0.0625), (11, 0.5, 0.05)])
-    def test_a_key_is_hot_when_its_owner_would_pass_its_slack(self, backends: int, slack: float, share: float) -> None:
-        assert hot_share(backends, slack) == pytest.approx(share)
-        assert share + (1 - share) / backends == pytest.approx((1 + slack) / backends)
+def equal(backends: int) -> Parts:
+    """Every key's list has so many backends of one weight."""
+    return lambda _: [1 / backends] * backends
+
+
+class TestRoom:
+    """Mostly of 2,000 seats under the hard bound, where neither the gap nor the fewest seats have a part in it."""
+
+    @pytest.mark.parametrize("factor", [1.1, 1.25, 2.0])
+    @pytest.mark.parametrize("part", [0.08, 0.1, 0.5])
+    def test_a_key_is_hot_when_it_takes_more_than_half_of_its_owners_room(self, part: float, factor: float) -> None:
+        room = Room(2000, factor, 0)
+        share = room.threshold(part)
+        assert share + (1 - share) * part == pytest.approx(part * (1 + (factor - 1) / 2))
+
+    @pytest.mark.parametrize(("seats", "gap", "above"), [(100, None, 5 / 4), (100, 20, 10), (10_000, None, 25 / 2)])
+    def test_half_of_the_gap_if_that_is_more(self, seats: int, gap: int | None, above: float) -> None:
+        fair = seats / 100
+        assert Room(seats, 1.25, gap).above(1 / 100) * fair == pytest.approx(max(above, 2))
+
+    def test_a_light_backend_can_carry_less(self) -> None:
+        room = Room(2000, 1.25, 0)
+        assert room.threshold(0.1) > 3 * room.threshold(0.02)
 
     def test_alone_nothing_is_hot(self) -> None:
-        assert hot_share(1, 0.25) > 1
-        assert hot_share(0, 0.25) > 1
+        assert Room(2000, 1.25, 0).threshold(1.0) > 1
+        assert Room(0, 1.25, 0).threshold(0.1) > 1
 
-    @given(st.floats(0.001, 1), st.integers(2, 100), st.floats(0.05, 3))
-    def test_spread_so_far_half_the_slack_is_left(self, share: float, backends: int, slack: float) -> None:
-        needed = backends_needed(share, backends, slack)
-        assert share / needed + (1 - share) / backends == pytest.approx((1 + slack / 2) / backends)
+    @given(st.floats(0.001, 1), st.integers(2, 100), st.floats(1.05, 4))
+    def test_spread_so_far_half_the_room_is_left(self, share: float, backends: int, factor: float) -> None:
+        needed = Room(1e6, factor, 0).needed(share, equal(backends)(0))
+        assert share / needed + (1 - share) / backends == pytest.approx((1 + (factor - 1) / 2) / backends)
+
+    @given(st.floats(0.01, 1), st.lists(st.floats(0.01, 1), min_size=1, max_size=20))
+    def test_each_backend_takes_its_weights_part(self, share: float, weights: list[float]) -> None:
+        parts = [weight / sum(weights) for weight in weights]
+        needed = Room(1e6, 1.25, 0).needed(share, parts)
+        whole = int(needed)
+        together = sum(parts[:whole]) + (needed - whole) * (parts[whole] if whole < len(parts) else 0)
+        assert share / together + 1 - share == pytest.approx(1.125)
+
+    def test_nothing_needs_nobody(self) -> None:
+        assert Room(1000, 1.25, 0).needed(0.0, [0.5, 0.5]) == 0
+        assert Room(1000, 1.25, 0).needed(0.5, []) == 0
 
 
 def table_at(now: float, work: dict[int, float], total: float = 200.0) -> Table:
@@ -159,7 +189,9 @@ class Watch:
             self.now += TICK_S
             seats = self.seats(self.now - 100.0)
             last = self.keys.reach.get(HOT, 0)
-            changed = self.keys.judge(self.now, [table_at(self.now, {HOT: seats}, self.total)], self.backends, 1.25, 0)
+            changed = self.keys.judge(
+                self.now, [table_at(self.now, {HOT: seats}, self.total)], equal(self.backends), 1.25, 0
+            )
             reach = self.keys.reach.get(HOT, 0)
             assert changed == (reach != last)
             if changed:
@@ -188,7 +220,7 @@ class TestJudgement:
     def test_cold_again_only_after_a_while_below_half(self) -> None:
         watch = Watch(lambda at: 10.0 if at < 1 else 3.5)
         assert watch.run(30) == [3, 2]
-        for seats in (2.0, 1.0, 0.5):
+        for seats in (1.9, 1.0, 0.5):
             watch = Watch(lambda at, seats=seats: 10.0 if at < 1 else seats)  # type: ignore[misc]
             assert watch.run(30) == [3, 0]
             assert HOLD_S < watch.changes[-1][0] - 101 < HOLD_S + 1
@@ -202,7 +234,7 @@ class TestJudgement:
         assert len(watch.run(120)) <= 1
 
     def test_a_key_that_is_hot_only_where_it_is_gathered_is_left_alone_longer_each_time(self) -> None:
-        watch = Watch(lambda _: 2.0 if watch.keys.reach else 10.0)
+        watch = Watch(lambda _: 1.9 if watch.keys.reach else 10.0)
         watch.run(200)
         ends = [at for at, reach in watch.changes if not reach]
         assert len(ends) < 8
@@ -225,28 +257,38 @@ class TestJudgement:
         assert watch.run(1) == [4]
 
     def test_a_larger_factor_lets_a_key_be(self) -> None:
-        for factor, reach in ((1.25, {HOT: 5}), (None, {HOT: 5}), (1.5, {HOT: 3}), (2.0, {})):
+        for factor, reach in ((1.25, {HOT: 5}), (None, {HOT: 5}), (1.5, {HOT: 3}), (2.0, {HOT: 2}), (3.0, {})):
             keys = HotKeys()
-            keys.judge(1.0, [table_at(1.0, {HOT: 20.0})], 10, factor, 0)
+            keys.judge(1.0, [table_at(1.0, {HOT: 20.0})], equal(10), factor, 0)
             assert keys.reach == reach
 
+    def test_one_share_is_hot_on_a_light_backend_and_not_on_a_heavy_one(self) -> None:
+        for parts, reach in (([0.05, 0.05, 0.9], {HOT: 3}), ([0.9, 0.05, 0.05], {})):
+            keys = HotKeys()
+            keys.judge(1.0, [table_at(1.0, {HOT: 20.0})], lambda _, parts=parts: parts, 1.25, 0)  # type: ignore[misc]
+            assert keys.reach == reach
+
+    def test_with_nobody_eligible_nothing_is_hot(self) -> None:
+        keys = HotKeys()
+        assert not keys.judge(1.0, [table_at(1.0, {HOT: 90.0})], lambda _: [], 1.25, 0)
+
     def test_without_traffic_nothing_is_hot(self) -> None:
-        assert not HotKeys().judge(1.0, [], 10, 1.25, None)
-        assert not HotKeys().judge(1.0, [Table(1_000_000)], 10, 1.25, None)
+        assert not HotKeys().judge(1.0, [], equal(10), 1.25, None)
+        assert not HotKeys().judge(1.0, [Table(1_000_000)], equal(10), 1.25, None)
 
     def test_the_sum_of_the_workers_decides(self) -> None:
         """One connection, and so the whole of a hot key, is with one worker; the cold keys are with all."""
         one, all_of_it = HotKeys(), HotKeys()
         alone = [table_at(1.0, {HOT: 20.0}, 50.0), *[table_at(1.0, {}, 50.0)] * 3]
-        one.judge(1.0, alone, 10, 1.25, 0)
-        all_of_it.judge(1.0, [table_at(1.0, {HOT: 20.0}, 200.0)], 10, 1.25, 0)
+        one.judge(1.0, alone, equal(10), 1.25, 0)
+        all_of_it.judge(1.0, [table_at(1.0, {HOT: 20.0}, 200.0)], equal(10), 1.25, 0)
         assert one.reach == all_of_it.reach == {HOT: 5}
         assert one.hot[HOT].work == pytest.approx(0.1)
 
     def test_a_dead_workers_table_does_not_count(self) -> None:
         keys = HotKeys()
         dead, alive = table_at(1.0, {HOT: 90.0}), table_at(2.0 + STALE_S, {2: 20.0})
-        keys.judge(2.0 + STALE_S, [dead, alive], 10, 1.25, 0)
+        keys.judge(2.0 + STALE_S, [dead, alive], equal(10), 1.25, 0)
         assert keys.reach == {2: 5}
         assert keys.top == alive
 
@@ -323,7 +365,7 @@ class ClosedLoop:
 
     def _judge(self, now: float, meters: Iterable[Meter], hot_key: int) -> None:
         tables = [meter.fold(now + 1) for meter in meters]
-        if self.hot_keys.judge(now + 1, tables, self.backends, 1.25, self.min_gap):
+        if self.hot_keys.judge(now + 1, tables, equal(self.backends), 1.25, self.min_gap):
             self.found.append((now, self.hot_keys.reach.get(hot_key, 0)))
 
     def _pick(self, key: int, preference: list[int], total: int) -> int:
@@ -369,8 +411,7 @@ class TestOneHotUserHurtsNobodyElse:
         for step in range(1, 100):
             meter.held.clear()
             meter.held.update(Counter(rnd.choices(keys, popularity, k=400)))
-            hot_keys.judge(step * TICK_S, [meter.fold(step * TICK_S)], 10, 1.25, 0)
-        assert keys[0] in hot_keys.reach
-        assert set(hot_keys.reach) <= set(keys[:6])
-        reaches = [hot_keys.reach.get(key, 1) for key in keys[:6]]
+            hot_keys.judge(step * TICK_S, [meter.fold(step * TICK_S)], equal(10), 1.25, 0)
+        assert set(keys[:6]) <= set(hot_keys.reach) <= set(keys[:12])
+        reaches = [hot_keys.reach[key] for key in keys[:6]]
         assert reaches == sorted(reaches, reverse=True)
