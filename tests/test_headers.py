@@ -18,7 +18,7 @@ FIELDS = st.lists(st.tuples(TOKENS | st.sampled_from([b"Connection", b"TE", b"Up
 def test_a_shape_forwards_exactly_the_lines_that_are_not_hop_by_hop(fields: list[tuple[bytes, bytes]]) -> None:
     names = tuple(name for name, _ in fields)
     values = tuple(value for _, value in fields)
-    shape = RequestShapes().get(names)
+    shape = RequestShapes().learn(names)
     kept = [b"%b: %b\r\n" % (n, v) for n, v in fields if n.lower() not in headers.HOP_BY_HOP]
     assert shape.lines(values) == b"".join(kept)
     gone = frozenset(name.lower() for name in names[:1])
@@ -38,8 +38,8 @@ def test_an_index_finds_every_line(fields: list[tuple[bytes, bytes]]) -> None:
 def test_the_memo_of_shapes_is_bounded() -> None:
     shapes = RequestShapes()
     for number in range(5000):
-        shapes.get((b"x-%d" % number,))
-    assert len(shapes._known) <= 2048
+        shapes.learn((b"x-%d" % number,))
+    assert len(shapes.known) <= 2048
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_connection_options_name_fields_but_never_those_that_carry_the_message()
 def test_response_framing(
     fields: list[tuple[bytes, bytes]], status: int, is_head: bool, expected: tuple[int, int] | None
 ) -> None:
-    shape = ResponseShapes().get(tuple(name for name, _ in fields))
+    shape = ResponseShapes().learn(tuple(name for name, _ in fields))
     values = tuple(value for _, value in fields)
     if expected is None:
         with pytest.raises(BadMessage):

@@ -165,38 +165,34 @@ class RequestShape(Shape):
 class RequestShapes:
     """The memo of request shapes under one policy; bounded, since names come from anyone."""
 
-    __slots__ = ("_dropped", "_known")
+    __slots__ = ("_dropped", "known")
 
     def __init__(self, dropped: frozenset[bytes] = frozenset()) -> None:
         self._dropped = HOP_BY_HOP | dropped
-        self._known: dict[Names, RequestShape] = {}
+        self.known: Final[dict[Names, RequestShape]] = {}
 
-    def get(self, names: Names) -> RequestShape:
-        shape = self._known.get(names)
-        if shape is None:
-            if len(self._known) >= _MEMO_LIMIT:
-                self._known.clear()
-            shape = RequestShape(names, self._dropped)
-            self._known[names] = shape
+    def learn(self, names: Names) -> RequestShape:
+        """The shape of these names; the hot path looks into `known` first."""
+        if len(self.known) >= _MEMO_LIMIT:
+            self.known.clear()
+        shape = self.known[names] = RequestShape(names, self._dropped)
         return shape
 
 
 class ResponseShapes:
     """The memo of response shapes."""
 
-    __slots__ = ("_dropped", "_known")
+    __slots__ = ("_dropped", "known")
 
     def __init__(self, dropped: frozenset[bytes] = frozenset()) -> None:
         self._dropped = HOP_BY_HOP | dropped
-        self._known: dict[Names, Shape] = {}
+        self.known: Final[dict[Names, Shape]] = {}
 
-    def get(self, names: Names) -> Shape:
-        shape = self._known.get(names)
-        if shape is None:
-            if len(self._known) >= _MEMO_LIMIT:
-                self._known.clear()
-            shape = Shape(names, self._dropped)
-            self._known[names] = shape
+    def learn(self, names: Names) -> Shape:
+        """The shape of these names; the hot path looks into `known` first."""
+        if len(self.known) >= _MEMO_LIMIT:
+            self.known.clear()
+        shape = self.known[names] = Shape(names, self._dropped)
         return shape
 
 
@@ -265,7 +261,9 @@ def response_framing(shape: Shape, values: Values, status: int, is_head: bool) -
         raise BadMessage(502, "bad_gateway", shape.problem)
     at = shape.content_length
     if at >= 0:
-        length = content_length(values[at])
+        length = _lengths.get(values[at], -1)
+        if length < 0:
+            length = content_length(values[at])
         if length < 0:
             raise BadMessage(502, "bad_gateway", "Content-Length is not a number")
         if is_head or status == 304 or status == 204 or status < 200:

@@ -27,11 +27,10 @@ def take_idle(plane: Plane, backend: Backend, is_careful: bool) -> Upstream | No
     """
     idle = backend.idle
     while idle:
-        upstream = cast(Upstream, idle.pop())
-        if upstream.idle_until < plane.now or (is_careful and _has_news(upstream)):
-            upstream.close()
-            continue
-        return upstream
+        upstream: Upstream = idle.pop()  # type: ignore[assignment]  # a cast is a call, and this is every request
+        if upstream.idle_until >= plane.now and not (is_careful and _has_news(upstream)):
+            return upstream
+        upstream.close()
     return None
 
 

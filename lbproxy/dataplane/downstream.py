@@ -344,7 +344,8 @@ class Downstream(asyncio.Protocol):
             if known == head:
                 raise
             parser.parse(known, most)
-        shape = (plane.trusted_shapes if self.is_trusted else plane.untrusted_shapes).get(parser.names)
+        shapes = plane.trusted_shapes if self.is_trusted else plane.untrusted_shapes
+        shape = shapes.known.get(parser.names) or shapes.learn(parser.names)
         parser.is_clean = shape.content_length < 0 and shape.transfer_encoding < 0 and not shape.upgrade
         values = parser.values
         minor = exchange.minor = parser.minor

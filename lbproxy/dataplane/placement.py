@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lbproxy.core.balance import OUT
 from lbproxy.core.cookies import CookieAffinity
-from lbproxy.core.ledger import BACKEND_OWNED, PINNED
+from lbproxy.core.ledger import PINNED
 from lbproxy.dataplane.deadlines import DUE_SEAT
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ def _go_to(exchange: Exchange, pool: Pool, backend: Backend) -> None:
     """Attempt this backend, and note whose key it is."""
     exchange.decision = PINNED
     if exchange.h >= 0:
-        owner = exchange.owner = pool.owner(exchange.h)
-        if owner is not None:
-            exchange.plane.cells[owner.row + BACKEND_OWNED] += 1
+        exchange.owner = pool.owner(exchange.h)
     exchange.attempt(backend)
 
 

@@ -27,7 +27,6 @@ from lbproxy.core.headers import (
     trailer_lines,
 )
 from lbproxy.core.ledger import (
-    BACKEND_OWNED,
     DECISIONS,
     OWNER,
     POOL_CONNECT,
@@ -45,7 +44,7 @@ from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere
 from lbproxy.dataplane.settling import settle
 from lbproxy.dataplane.tunnel import Tunnel, switch_protocols
-from lbproxy.dataplane.upstream import PROTOCOL, Upstream
+from lbproxy.dataplane.upstream import HEAD, PROTOCOL, Upstream
 from lbproxy.dataplane.wire import ResponseParser
 
 if TYPE_CHECKING:
@@ -185,9 +184,7 @@ class Exchange:
         h = self.h
         if h >= 0:
             backend, decision = pool.pick(h)
-            owner = self.owner = backend if decision == OWNER else pool.owner(h)
-            if owner is not None:
-                self.plane.cells[owner.row + BACKEND_OWNED] += 1
+            self.owner = backend if decision == OWNER else pool.owner(h)
         else:
             backend, decision = pool.least_loaded()
         if backend is not None:
@@ -229,13 +226,11 @@ class Exchange:
         self.attempts += 1
         self.has_seat = True
         pool.account.acquire(backend, self.h)
-        if backend.idle:
-            is_careful = self.down != DONE or self.method not in IDEMPOTENT
-            upstream = take_idle(plane, backend, is_careful)
-            if upstream is not None:
-                self._send(upstream)
-                return
-        self._connect(backend)
+        upstream = take_idle(plane, backend, self.down != DONE or self.method not in IDEMPOTENT)
+        if upstream is not None:
+            self._send(upstream)
+        else:
+            self._connect(backend)
 
     def _connect(self, backend: Backend) -> None:
         self.up = CONNECTING
@@ -260,21 +255,22 @@ class Exchange:
         """Send the head and what there is of the body."""
         self.upstream = upstream
         self.up = SENDING
-        upstream.serve(self)
+        upstream.exchange = self
+        upstream.mode = HEAD
         downstream = self.downstream
-        if self.held_size:
-            upstream.transport.write(self.head + b"".join(self.held))
-            self._keep_within_buffer()
-            if downstream.read_paused and not upstream.write_paused:
-                downstream.resume_reading()
-        else:
-            upstream.transport.write(self.head)
-        if downstream.write_paused:
-            upstream.pause_reading()
         if self.down == DONE:
             self._await_first_byte(downstream)
         else:
             downstream.set_deadline(downstream.listener.spec.timeouts.body_idle, DUE_BODY)
+        if downstream.write_paused:
+            upstream.pause_reading()
+        if not self.held_size:
+            upstream.transport.write(self.head)
+            return
+        upstream.transport.write(self.head + b"".join(self.held))
+        self._keep_within_buffer()
+        if downstream.read_paused and not upstream.write_paused:
+            downstream.resume_reading()
 
     def _await_first_byte(self, downstream: Downstream) -> None:
         pool = self.pool
@@ -412,6 +408,8 @@ class Exchange:
             if size:
                 downstream.transport.write(body)
             self._wait_for_more()
+        elif self.down == DONE:
+            self.finish(now, True, b"%b%b%b\r\n%b" % (parser.line, lines, tail, body))
         else:
             self._answer_ended(now, b"%b%b%b\r\n%b" % (parser.line, lines, tail, body))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from lbproxy.core.ledger import (
     BACKEND_DURATION,
     BACKEND_DURATION_SUM,
+    BACKEND_OWNED,
     BACKEND_REQUESTS,
     BACKEND_SPILLS,
     BACKEND_SPILLS_RECEIVED,
@@ -51,7 +52,10 @@ def settle(exchange: Exchange, now: float) -> None:
         if backend is not None and exchange.first_byte_us >= 0:
             cells[backend.row + BACKEND_REQUESTS + code] += 1
             owner = exchange.owner
-            if owner is not backend and owner is not None:
+            if owner is backend:
+                cells[backend.row + BACKEND_OWNED] += 1
+            elif owner is not None:
+                cells[owner.row + BACKEND_OWNED] += 1
                 cells[owner.row + BACKEND_SPILLS + _SPILL_COLUMNS[exchange.decision]] += 1
                 cells[backend.row + BACKEND_SPILLS_RECEIVED] += 1
         if status and not exchange.upgraded:

@@ -9,6 +9,7 @@ from lbproxy.core.headers import (
     CHUNKED,
     LENGTH,
     NO_BODY,
+    NO_CONNECTION,
     UNTIL_CLOSE,
     BadMessage,
     connection_of,
@@ -140,12 +141,6 @@ class Upstream(asyncio.Protocol):
 
     # What the exchange calls.
 
-    def serve(self, exchange: Exchange) -> None:
-        """Answers that arrive from now on belong to this exchange."""
-        self.exchange = exchange
-        self.mode = HEAD
-        self._keep_alive = False
-
     def stay_for_request(self) -> bool:
         """The answer has ended before the request: go on taking the request, if the connection will last."""
         if self._keep_alive and not self._buffer:
@@ -219,6 +214,7 @@ class Upstream(asyncio.Protocol):
             self._buffer = b""
         exchange = cast("Exchange", self.exchange)
         parser = self.plane.responses
+        shapes = self.plane.response_shapes
         while True:
             end = data.find(END_OF_HEAD) + 4
             if end == 3:
@@ -227,7 +223,7 @@ class Upstream(asyncio.Protocol):
             head = data if end == len(data) else data[:end]
             try:
                 parser.parse(head)
-                shape = self.plane.response_shapes.get(parser.names)
+                shape = shapes.known.get(parser.names) or shapes.learn(parser.names)
                 framing, length = response_framing(shape, parser.values, parser.status, exchange.is_head)
             except BadMessage:
                 exchange.attempt_failed(PROTOCOL)
@@ -244,7 +240,7 @@ class Upstream(asyncio.Protocol):
             data = data[end:]
             if not data:
                 return
-        connection = connection_of(shape, parser.values)
+        connection = connection_of(shape, parser.values) if shape.connection else NO_CONNECTION
         self._keep_alive = not connection.close and (parser.minor == 1 or connection.keep_alive)
         size = len(data) - end
         if framing == LENGTH:
