@@ -38,7 +38,6 @@ FORTHCOMING: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "ejections_total": {"pool": (), "backend": (), "reason": EJECTION_REASONS},
     "ejections_active": {"pool": (), "backend": ()},
     "pool_panic": {"pool": ()},
-    "upstream_connections": {"pool": (), "backend": (), "state": ("active", "idle")},
 }
 
 # What Grafana fills in, for parsing alone.
