@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Final, final
 
 from lbproxy.core.affinity import KeyFinder, key_finder
-from lbproxy.core.bound import Bound, Smoothed
+from lbproxy.core.bound import Bound, Smoothed, exact
 from lbproxy.core.cookies import CookieAffinity
 from lbproxy.core.homes import Homes
 from lbproxy.core.hotkeys import HotKeys, Meter, Parts
@@ -221,14 +222,14 @@ class Pool:
 
     __slots__ = (
         # from the configuration
-        "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_shift", "_spreads", "_starts",
+        "_at_home", "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_shift", "_spreads", "_starts",
         "_tokens",
         "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "retry", "ring", "row",
         "spec",
         # from the control plane
         "_bound", "eligible", "is_panicking",
         # the traffic
-        "_reach", "account",
+        "_reach", "_replicas", "account",
     )  # fmt: skip
 
     ring: Ring
@@ -260,6 +261,7 @@ class Pool:
             backend.keep = spec.connections
         self._home_ring: Final = self._ring_of(zone) if spec.prefer_local and zone else None
         ring = self._home_ring or self.ring
+        self._at_home: Final = frozenset(self._home_ring.names if self._home_ring is not None else ())
         self._tokens: Final = ring.tokens
         self._starts: Final = ring.starts
         self._shift: Final = ring.shift
@@ -277,6 +279,7 @@ class Pool:
         self.first_byte_s: Final = spec.timeout.first_byte
         self._spreads: Final = spec.hot_keys.mode == "spread"
         self._reach: Final = account.hot.reach
+        self._replicas: Final[dict[int, tuple[Backend, ...]]] = {}
         self._bound = Bound([])
         self.eligible = 0
         self.is_panicking = False
@@ -308,7 +311,22 @@ class Pool:
         self.eligible = len(eligible)
         bounded = self.spec.bounded_load
         weights = [backend.weight if backend.eligible else 0.0 for backend in self._by_member]
-        self._bound = Bound(weights, bounded.factor, bounded.min_gap)
+        self._bound = Bound(weights, bounded.factor, bounded.min_gap, self._wholes())
+        self._replicas.clear()
+
+    def _wholes(self) -> list[Fraction] | None:
+        """Of which weight each backend's own is a part, when traffic is kept at home: there of all, eligible or not,
+        elsewhere of those that are eligible. With nowhere else to go, and without preference, of all eligible ones."""
+        at_home = self._at_home
+        elsewhere = self._weight_of(each for each in self._by_member if each.eligible and each.name not in at_home)
+        if not at_home or not elsewhere:
+            return None
+        home = self._weight_of(each for each in self._by_member if each.name in at_home)
+        return [home if each.name in at_home else elsewhere for each in self._by_member]
+
+    @staticmethod
+    def _weight_of(backends: Iterable[Backend]) -> Fraction:
+        return sum(map(exact, [backend.weight for backend in backends]), Fraction(0))
 
     # The choice.
 
@@ -359,21 +377,25 @@ class Pool:
     def _of_hot(self, h: int, reach: int) -> Backend | None:
         """Of the first `reach` eligible backends of a hot key, the least loaded by weight that is below its fair share;
         if they are all at it, the next one that is below."""
+        replicas = self._replicas.get(h)
+        if replicas is None:  # they change with what is eligible only
+            replicas = self._replicas[h] = tuple(self.replicas(h))
         account = self.account
         total = account.total_with_one_more()
+        below_share = self._bound.below_share
         best: Backend | None = None
         best_load = 0.0
-        for count, backend in enumerate(self.replicas(h)):
-            if count >= reach and best is not None:
-                break
+        for backend in replicas[:reach]:
             load = account.load(backend)
-            if load >= backend.limit or not self._bound.below_share(backend.member, load, total):
-                continue
-            relative = (load + 1) / backend.weight
-            if best is None or relative < best_load:
-                best, best_load = backend, relative
-            if count >= reach:
-                break
+            if load < backend.limit and below_share(backend.member, load, total):
+                relative = (load + 1) / backend.weight
+                if best is None or relative < best_load:
+                    best, best_load = backend, relative
+        if best is None:
+            for backend in replicas[reach:]:
+                load = account.load(backend)
+                if load < backend.limit and below_share(backend.member, load, total):
+                    return backend
         return best
 
     def walk(self, h: int) -> Iterator[Backend]:
@@ -388,21 +410,20 @@ class Pool:
             return
         for member in home.walk(h):
             yield backends[home.names[member]]
-        at_home = set(home.names)
         for member in self.ring.walk(h):
-            if names[member] not in at_home:
+            if names[member] not in self._at_home:
                 yield backends[names[member]]
 
     def replicas(self, h: int) -> Iterator[Backend]:
         """The eligible backends of the preference list, in an order that goes to a new zone each time while there are
-        any: first of every zone the first, then the rest."""
+        any: first of every zone the first, then the rest. When the pool prefers its own zone, that comes first."""
         zones: set[str] = set()
         later: list[Backend] = []
         for backend in self.walk(h):
             if not backend.eligible:
                 continue
             zone = backend.spec.zone
-            if zone and zone in zones:
+            if zone and zone in zones and backend.name not in self._at_home:
                 later.append(backend)
             else:
                 zones.add(zone)
@@ -486,6 +507,8 @@ class Pool:
     def tick(self, now: float) -> None:
         """Bring the account up to date. Called on the coarse timer."""
         self.account.tick(now, self.spec, self._parts)
+        if len(self._replicas) > len(self._reach):
+            self._replicas.clear()
         if self.account.sessions is not None:
             self.account.sessions.tick(now)
 

@@ -55,27 +55,26 @@ _CHANCE: Final = 25
 _CHANCE_DIVISOR: Final = 4
 
 
-def scaled(weights: Iterable[float]) -> list[int]:
-    """The weights as the smallest whole numbers in exactly the same proportion. 0.1 and 0.25 become 2 and 5.
+def exact(weight: float) -> Fraction:
+    """The decimal that a float is written as, which it stands for; not the binary fraction nearest to that."""
+    return Fraction(repr(float(weight)))
 
-    A float stands for the decimal that it is written as, not for the binary fraction nearest to that.
-    """
-    fractions = [Fraction(repr(float(weight))) for weight in weights]
+
+def scaled(weights: Iterable[float]) -> list[int]:
+    """The weights as the smallest whole numbers in exactly the same proportion. 0.1 and 0.25 become 2 and 5."""
+    fractions = list(map(exact, weights))
     denominator = lcm(*(each.denominator for each in fractions))
     whole = [int(each * denominator) for each in fractions]
     divisor = gcd(*whole) or 1
     return [each // divisor for each in whole]
 
 
-def _parts(weights: Sequence[float], wholes: Sequence[float] | None) -> tuple[list[int], int]:
+def _parts(weights: Sequence[float], wholes: Sequence[Fraction] | None) -> tuple[list[int], int]:
     """The backends' parts of their wholes, exactly, as numerators over one common denominator."""
     if wholes is None:
         numbers = scaled(weights)
         return numbers, sum(numbers)
-    parts = [
-        Fraction(repr(float(weight))) / Fraction(repr(float(whole))) if weight else Fraction(0)
-        for weight, whole in zip(weights, wholes, strict=True)
-    ]
+    parts = [exact(weight) / whole if weight else Fraction(0) for weight, whole in zip(weights, wholes, strict=True)]
     denominator = lcm(*(part.denominator for part in parts))
     return [int(part * denominator) for part in parts], denominator
 
@@ -102,13 +101,13 @@ class Bound:
         weights: Sequence[float],
         factor: float | None = 1.25,
         min_gap: int | None = None,
-        wholes: Sequence[float] | None = None,
+        wholes: Sequence[Fraction] | None = None,
     ) -> None:
         if factor is not None and not 1 <= factor < float("inf"):
             raise ValueError(f"a balance factor is a number from 1 up, not {factor!r}")
         if min_gap is not None and min_gap < 0:
             raise ValueError(f"a gap is a number from 0 up, not {min_gap}")
-        ratio = Fraction(repr(float(factor or 1)))
+        ratio = exact(factor or 1)
         # A backend's part of the whole is _weights[member] / _weight.
         self._weights, self._weight = _parts(weights, wholes)
         # factor * q * m is _factored[member] * m / _denominator
