@@ -15,10 +15,11 @@ import promql_parser
 import pytest
 
 from grafana import build
+from grafana.boards import behaviour
 from grafana.frame import COLUMNS, Row, dashboard
 from grafana.panels import stat
 from grafana.queries import CAUSES, POOL, STATES, Shares
-from lbproxy.core import health
+from lbproxy.core import health, ledger
 from lbproxy.observe import dashboards
 from tests.promql import (
     DASHBOARDS,
@@ -342,6 +343,11 @@ def test_every_state_of_a_backend_has_a_word_and_a_colour() -> None:
     assert set(STATES) == set(health.STATES)
     for options in found:
         assert [options[str(code)]["text"] for code in range(1, len(STATES) + 1)] == list(STATES)
+
+
+def test_every_decision_and_every_reason_for_a_spill_has_a_colour() -> None:
+    assert tuple(behaviour.DECISIONS) == ledger.DECISIONS
+    assert tuple(behaviour.SPILLS) == FAMILIES["lbproxy_route_spills_total"]["reason"]
 
 
 # Shipping them

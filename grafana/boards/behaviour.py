@@ -31,13 +31,15 @@ from grafana.queries import (
     state_code,
 )
 
-_DECISIONS: Final = {
+# Colours of how a backend was chosen, and of why the owner did not serve.
+SPILLS: Final = {"hot": "yellow", "full": NOTICE, "failover": BAD, "pinned": CALM}
+DECISIONS: Final = {
     "owner": GOOD,
-    "pinned": CALM,
     "spill:hot": "yellow",
     "spill:full": NOTICE,
     "failover": BAD,
     "retry": "dark-red",
+    "pinned": CALM,
     "no_key": "purple",
 }
 
@@ -82,15 +84,11 @@ def bound() -> Row:
                 8,
                 "Served elsewhere, by reason",
                 "Requests per second that their owner did not serve. Hot: a hot key was spread. Full: the owner was "
-                "at its bound. Failover: the owner was not eligible, or the attempt failed.",
+                "at its bound. Failover: the owner was not eligible, or the attempt failed. Pinned: the key lives elsewhere.",
                 "reqps",
                 query(by("reason", POOL.rate("route_spills_total")), "{{reason}}"),
                 stack="normal",
-                overrides=[
-                    override("hot", color=fixed("yellow")),
-                    override("full", color=fixed(NOTICE)),
-                    override("failover", color=fixed(BAD)),
-                ],
+                overrides=[override(word, color=fixed(color)) for word, color in SPILLS.items()],
             ),
             timeseries(
                 8,
@@ -136,7 +134,7 @@ def stickiness() -> Row:
                 ),
                 stack="normal",
                 most=1,
-                overrides=[override(word, color=fixed(color)) for word, color in _DECISIONS.items()],
+                overrides=[override(word, color=fixed(color)) for word, color in DECISIONS.items()],
             ),
             timeseries(
                 5,
