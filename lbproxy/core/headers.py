@@ -110,7 +110,7 @@ class Shape:
         self.content_length = index.get(b"content-length", (-1,))[0]
         self.transfer_encoding = index.get(b"transfer-encoding", (-1,))[0]
         self.date = b"date" in index
-        self.special = bool(self.connection) or self.content_length >= 0 or self.transfer_encoding >= 0
+        self.special = self.content_length >= 0 or self.transfer_encoding >= 0
         self.problem = ""
         if len(index.get(b"content-length", ())) > 1:
             self.problem = "Content-Length is there more than once"

@@ -12,30 +12,18 @@ from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core import exchange as states
 from lbproxy.core.headers import (
-    CHUNKED_LINE,
     CLOSE_LINE,
-    FORWARDING,
     KEEP_ALIVE_LINE,
-    ODD_IN_TARGETS,
     BadMessage,
-    RequestShape,
-    Values,
-    connection_of,
-    content_length,
-    forwarded_element,
-    is_chunked,
-    is_request_id,
-    is_valid_target,
-    split_absolute,
-    split_authority,
 )
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.deadlines import DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, NEVER
+from lbproxy.dataplane.heads import take_head
 from lbproxy.dataplane.recovery import client_failed, client_left, out_of_time
 from lbproxy.dataplane.relay import Exchange
 from lbproxy.dataplane.tunnel import Tunnel
-from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder, EarlyCheck, as_known_version, with_plain_spaces
+from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder, EarlyCheck
 
 if TYPE_CHECKING:
     from lbproxy.dataplane.listener import Listener
@@ -59,11 +47,6 @@ _LINGER_BYTES: Final = 1_048_576
 _EMPTY_LINES: Final = 4
 
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
-_NO_FIELDS: Final[frozenset[bytes]] = frozenset()
-_EXPECT: Final = frozenset((b"expect",))
-_REQUEST_ID: Final = frozenset((b"x-request-id",))
-_MAX_FORWARDS: Final = frozenset((b"max-forwards",))
-_LENGTH_FIELD: Final = frozenset((b"content-length",))
 
 
 def _reply_head(status: int) -> tuple[bytes, bytes]:
@@ -83,11 +66,11 @@ class Downstream(asyncio.Protocol):
 
     __slots__ = (
         # for the connection's life
-        "_forwarding", "exchange", "is_trusted", "listener", "peer", "plane", "shows_decisions", "transport",
+        "exchange", "forwarding", "is_trusted", "listener", "peer", "plane", "shows_decisions", "transport",
         # what has arrived and was not used yet
         "_check", "_searched", "pending",
         # the request whose body is arriving
-        "_decoder", "_left", "mode",
+        "decoder", "left", "mode",
         # flow and time
         "_lingered", "_stalled_at", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused", "write_paused",
     )  # fmt: skip
@@ -101,13 +84,13 @@ class Downstream(asyncio.Protocol):
         self.peer = ""
         self.is_trusted = False
         self.shows_decisions = False
-        self._forwarding = b""
+        self.forwarding = b""
         self._check: EarlyCheck | None = None
         self._searched = 0
         self.pending = b""
         self.mode = AWAIT
-        self._left = 0
-        self._decoder: ChunkedDecoder | None = None
+        self.left = 0
+        self.decoder: ChunkedDecoder | None = None
         self.deadline = NEVER
         self.due = DUE_HEAD
         self.read_paused = False
@@ -200,11 +183,11 @@ class Downstream(asyncio.Protocol):
         policy = self.plane.snapshot.headers
         self.shows_decisions = policy.debug and self.is_trusted
         if policy.x_forwarded == "append":
-            self._forwarding = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: " % (
+            self.forwarding = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: " % (
                 self.peer.encode() or b"unknown"
             )
         else:
-            self._forwarding = b""
+            self.forwarding = b""
 
     # Time.
 
@@ -269,7 +252,7 @@ class Downstream(asyncio.Protocol):
         self._check = None
         head = data if end == len(data) else data[:end]
         try:
-            self._take_head(head)
+            take_head(self, head)
         except BadMessage as bad:
             self._refuse(bad)
             return
@@ -329,221 +312,16 @@ class Downstream(asyncio.Protocol):
             return True
         return False
 
-    def _take_head(self, head: bytes) -> None:
-        """Check a complete head and describe its request to the exchange. Raises `BadMessage`."""
-        plane = self.plane
-        parser = plane.requests
-        exchange = self.exchange
-        exchange.reset()
-        most = self.listener.spec.limits.header_count
-        try:
-            parser.parse(head, most)
-        except BadMessage as bad:
-            exchange.is_head = head.startswith(b"HEAD ")
-            known = as_known_version(head) if bad.status == 505 else with_plain_spaces(head)
-            if known == head:
-                raise
-            parser.parse(known, most)
-        shapes = plane.trusted_shapes if self.is_trusted else plane.untrusted_shapes
-        shape = shapes.known.get(parser.names) or shapes.learn(parser.names)
-        parser.is_clean = shape.content_length < 0 and shape.transfer_encoding < 0 and not shape.upgrade
-        values = parser.values
-        minor = exchange.minor = parser.minor
-        method = exchange.method = parser.method
-        target = exchange.target = exchange.path = parser.target
-        exchange.shape = shape
-        exchange.values = values
-        exchange.is_head = method == b"HEAD"
-        exchange.keep_alive = minor == 1
-        exchange.upgrade = b""
-        exchange.is_chunked = False
-        exchange.down = states.DONE
-        exchange.host = b""
-        self._left = 0
-        if shape.problem:
-            raise BadMessage(400, "bad_request", shape.problem)
-        if shape.host >= 0:
-            host = values[shape.host]
-            name = plane.host_names.get(host) or self._host_name(host)
-        elif minor:
-            raise BadMessage(400, "bad_request", "Host is missing")
-        else:
-            host = name = b""
-        absolute = b""
-        if len(target.translate(None, ODD_IN_TARGETS)) != len(target) and not is_valid_target(target):
-            raise BadMessage(400, "bad_request", "invalid request target")
-        if target[0] != 47:  # "/"
-            absolute = self._read_target(method, target)
-            if absolute:
-                host = absolute
-                name = self._host_name(host)
-        exchange.host = name
-        if shape.special or absolute or not host:
-            self._take_special_head(method, minor, shape, values, host, absolute)
-            return
-        request_id = exchange.request_id = plane.request_id()
-        policy = plane.snapshot.headers
-        forwarding = self._forwarding
-        exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b" % (
-            method,
-            target,
-            shape.template % values,
-            forwarding and forwarding + host + b"\r\n",
-            plane.via_lines[minor],
-            b"X-Request-ID: %b\r\n\r\n" % request_id if policy.request_id != "off" else b"\r\n",
-        )
-        if policy.forwarded:
-            self._append_forwarded(host)
-
-    def _append_forwarded(self, host: bytes) -> None:
-        exchange = self.exchange
-        element = forwarded_element(self.peer, host, b"http")
-        exchange.head = exchange.head[:-2] + b"Forwarded: " + element + b"\r\n\r\n"
-
-    def _host_name(self, host: bytes) -> bytes:
-        """The host, in lower case and without its port, of a Host value. Raises `BadMessage`."""
-        names = self.plane.host_names
-        name = names.get(host)
-        if name is None:
-            found = split_authority(host.strip(b" \t"))
-            if found is None:
-                raise BadMessage(400, "bad_request", "invalid Host")
-            if len(names) >= 4096:
-                names.clear()
-            name = names[host] = found[0]
-        return name
-
-    def _read_target(self, method: bytes, target: bytes) -> bytes:
-        """Read a target that is not in origin-form; returns the authority if it is in absolute-form."""
-        exchange = self.exchange
-        if target == b"*":
-            if method != b"OPTIONS":
-                raise BadMessage(400, "bad_request", "the target * is for OPTIONS only")
-            return b""
-        found = split_absolute(target)
-        if found is None:
-            raise BadMessage(400, "bad_request", "invalid request target")
-        authority, path = found
-        if method == b"OPTIONS" and path == b"/" and not target.endswith(b"/"):
-            path = b"*"  # RFC 9112 3.2.4
-        exchange.path = path
-        return authority
-
-    def _take_special_head(
-        self, method: bytes, minor: int, shape: RequestShape, values: Values, host: bytes, absolute: bytes
-    ) -> None:
-        """The part of `_take_head` for requests in which a value decides something."""
-        plane = self.plane
-        exchange = self.exchange
-        policy = plane.snapshot.headers
-        connection = connection_of(shape, values)
-        if connection.close:
-            exchange.keep_alive = False
-        elif connection.keep_alive and not minor:
-            exchange.keep_alive = True
-        without: frozenset[bytes] = connection.named
-        extra = self._body_lines(shape, values, minor)
-        if shape.content_length >= 0:
-            without |= _LENGTH_FIELD
-        if shape.upgrade and connection.upgrade and minor and exchange.down == states.DONE:
-            exchange.upgrade = shape.joined(b"upgrade", values)
-            extra += b"Connection: Upgrade\r\nUpgrade: " + exchange.upgrade + b"\r\n"
-        if shape.expect and not minor:
-            without |= _EXPECT
-        if shape.max_forwards and method in (b"TRACE", b"OPTIONS"):
-            extra += self._max_forwards(shape, values)
-            without |= _MAX_FORWARDS
-        if shape.request_id >= 0 and policy.request_id == "keep" and is_request_id(values[shape.request_id]):
-            exchange.request_id = values[shape.request_id]
-            if len(shape.index[b"x-request-id"]) > 1:
-                without |= _REQUEST_ID
-                extra += b"X-Request-ID: %b\r\n" % exchange.request_id
-        else:
-            exchange.request_id = plane.request_id()
-            if policy.request_id != "off":
-                without |= _REQUEST_ID
-                extra += b"X-Request-ID: %b\r\n" % exchange.request_id
-        lines = b""
-        if absolute or not host:
-            without |= frozenset((b"host",))
-            lines = b"Host: %b\r\n" % (host or b"localhost")
-        if policy.x_forwarded == "append":
-            extra += self._forwarding_lines(shape, values, host)
-            without |= FORWARDING - {b"forwarded"}
-        if policy.forwarded:
-            sent = shape.joined(b"forwarded", values) if self.is_trusted else b""
-            extra += b"Forwarded: %b\r\n" % b", ".join(
-                [element for element in (sent, forwarded_element(self.peer, host, b"http")) if element]
-            )
-            without |= frozenset((b"forwarded",))
-        exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b\r\n" % (
-            method,
-            exchange.path,
-            lines,
-            shape.lines(values, without),
-            extra,
-            plane.via_lines[minor],
-        )
-
-    def _body_lines(self, shape: RequestShape, values: Values, minor: int) -> bytes:
-        """Decide how the request's body is delimited (RFC 9112 6.3), and the line that says so. Raises `BadMessage`."""
-        exchange = self.exchange
-        if shape.transfer_encoding >= 0:
-            if not minor:
-                raise BadMessage(400, "bad_request", "Transfer-Encoding in HTTP/1.0")
-            if not is_chunked(values[shape.transfer_encoding]):
-                raise BadMessage(501, "unsupported", "transfer coding")
-            exchange.is_chunked = True
-            exchange.down = states.BODY
-            self._decoder = ChunkedDecoder(is_request=True)
-            return CHUNKED_LINE
-        if shape.content_length < 0:
-            return b""
-        length = content_length(values[shape.content_length])
-        if length < 0:
-            raise BadMessage(400, "bad_request", "Content-Length is not a number")
-        most = self.listener.spec.limits.body_bytes
-        if most is not None and length > most:
-            raise BadMessage(413, "body_too_large", "the body is too long")
-        if length:
-            exchange.down = states.BODY
-            self._left = length
-        return b"Content-Length: %d\r\n" % length
-
-    def _max_forwards(self, shape: RequestShape, values: Values) -> bytes:
-        """Count Max-Forwards down (RFC 9110 7.6.2). Raises `BadMessage` when the request ends here."""
-        left = content_length(shape.joined(b"max-forwards", values))
-        if left < 0:
-            raise BadMessage(400, "bad_request", "Max-Forwards is not a number")
-        if left == 0:
-            if self.exchange.method == b"OPTIONS":
-                raise BadMessage(200, "unsupported", "OPTIONS with Max-Forwards 0")
-            raise BadMessage(501, "unsupported", "TRACE with Max-Forwards 0")
-        return b"Max-Forwards: %d\r\n" % (left - 1)
-
-    def _forwarding_lines(self, shape: RequestShape, values: Values, host: bytes) -> bytes:
-        """X-Forwarded-*: what a trusted proxy said, with this hop appended; anyone else's word does not count."""
-        peer = self.peer.encode() or b"unknown"
-        proto = b"http"
-        if self.is_trusted:
-            chain = shape.joined(b"x-forwarded-for", values)
-            if chain:
-                self.exchange.client = self.listener.trust.client_of(chain, self.peer)
-                peer = chain + b", " + peer
-            proto = shape.joined(b"x-forwarded-proto", values) or proto
-            host = shape.joined(b"x-forwarded-host", values) or host
-        return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n" % (peer, proto, host)
-
     # Bodies.
 
     def _read_body(self, data: bytes) -> None:
-        left = self._left - len(data)
+        left = self.left - len(data)
         exchange = self.exchange
         if left > 0:
-            self._left = left
+            self.left = left
             exchange.request_data(data)
             return
-        self._left = 0
+        self.left = 0
         self.mode = BUSY
         if left < 0:
             self.pending = data[left:]
@@ -554,7 +332,7 @@ class Downstream(asyncio.Protocol):
 
     def _read_chunks(self, data: bytes) -> None:
         exchange = self.exchange
-        decoder = cast(ChunkedDecoder, self._decoder)
+        decoder = cast(ChunkedDecoder, self.decoder)
         try:
             body, used = decoder.feed(data)
         except BadMessage as bad:
@@ -569,7 +347,7 @@ class Downstream(asyncio.Protocol):
             exchange.request_data(piece)
         if used >= 0 and self.mode == CHUNKS:
             self.mode = BUSY
-            self._decoder = None
+            self.decoder = None
             self.pending = data[used:]
             exchange.request_end(decoder.trailers)
 

@@ -470,6 +470,8 @@ async def test_forwarding_fields_of_strangers_do_not_count_those_of_trusted_prox
         await proxy.ask(request("GET", "/", sent))
         assert b"X-Forwarded-For: 9.9.9.9, 10.0.0.1, 127.0.0.1\r\nX-Forwarded-Proto: https\r\n" in b0.octets
         assert proxy.lines[0].client == "9.9.9.9"
+        await proxy.ask(request("GET", "/", sent, close=False) + request())
+        assert [line.client for line in proxy.lines[1:]] == ["9.9.9.9", "127.0.0.1"]
 
 
 async def test_a_request_id_is_kept_or_made() -> None:

@@ -1,0 +1,259 @@
+"""Request heads: the checks that a whole head must pass, and the head that is sent on in its place.
+
+A head is made new, never passed on: request line, the fields that go on, the body's framing, and what this hop has to
+add. Most requests have no field whose value decides anything; for them that is one `%`. The others take the second,
+longer way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lbproxy.core import exchange as states
+from lbproxy.core.headers import (
+    CHUNKED_LINE,
+    FORWARDING,
+    NO_CONNECTION,
+    ODD_IN_TARGETS,
+    BadMessage,
+    Connection,
+    RequestShape,
+    Values,
+    connection_of,
+    content_length,
+    forwarded_element,
+    is_chunked,
+    is_request_id,
+    is_valid_target,
+    split_absolute,
+    split_authority,
+)
+from lbproxy.dataplane.wire import ChunkedDecoder, as_known_version, with_plain_spaces
+
+if TYPE_CHECKING:
+    from lbproxy.dataplane.downstream import Downstream
+
+_HOSTS_LIMIT: Final = 4096
+_EXPECT: Final = frozenset((b"expect",))
+_REQUEST_ID: Final = frozenset((b"x-request-id",))
+_MAX_FORWARDS: Final = frozenset((b"max-forwards",))
+_LENGTH_FIELD: Final = frozenset((b"content-length",))
+_HOST: Final = frozenset((b"host",))
+_FORWARDED: Final = frozenset((b"forwarded",))
+
+
+def take_head(downstream: Downstream, head: bytes) -> None:
+    """Check a complete head and describe its request to the exchange. Raises `BadMessage`."""
+    plane = downstream.plane
+    parser = plane.requests
+    exchange = downstream.exchange
+    exchange.reset()
+    most = downstream.listener.spec.limits.header_count
+    try:
+        parser.parse(head, most)
+    except BadMessage as bad:
+        exchange.is_head = head.startswith(b"HEAD ")
+        known = as_known_version(head) if bad.status == 505 else with_plain_spaces(head)
+        if known == head:
+            raise
+        parser.parse(known, most)
+    shapes = plane.trusted_shapes if downstream.is_trusted else plane.untrusted_shapes
+    shape = shapes.known.get(parser.names) or shapes.learn(parser.names)
+    parser.is_clean = shape.content_length < 0 and shape.transfer_encoding < 0 and not shape.upgrade
+    values = parser.values
+    minor = exchange.minor = parser.minor
+    method = exchange.method = parser.method
+    target = exchange.target = exchange.path = parser.target
+    exchange.shape = shape
+    exchange.values = values
+    exchange.is_head = method == b"HEAD"
+    exchange.upgrade = b""
+    exchange.is_chunked = False
+    exchange.down = states.DONE
+    exchange.host = b""
+    exchange.client = downstream.peer
+    downstream.left = 0
+    if shape.problem:
+        raise BadMessage(400, "bad_request", shape.problem)
+    if shape.host >= 0:
+        host = values[shape.host]
+        name = plane.host_names.get(host) or _host_name(downstream, host)
+    elif minor:
+        raise BadMessage(400, "bad_request", "Host is missing")
+    else:
+        host = name = b""
+    absolute = b""
+    if len(target.translate(None, ODD_IN_TARGETS)) != len(target) and not is_valid_target(target):
+        raise BadMessage(400, "bad_request", "invalid request target")
+    if target[0] != 47:  # "/"
+        absolute = _read_target(downstream, method, target)
+        if absolute:
+            host = absolute
+            name = _host_name(downstream, host)
+    exchange.host = name
+    connection = connection_of(shape, values) if shape.connection else NO_CONNECTION
+    exchange.keep_alive = not connection.close and (minor == 1 or connection.keep_alive)
+    if shape.special or absolute or not host or connection.named:
+        _take_special_head(downstream, method, minor, shape, values, host, absolute, connection)
+        return
+    request_id = exchange.request_id = plane.request_id()
+    policy = plane.snapshot.headers
+    forwarding = downstream.forwarding
+    exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b" % (
+        method,
+        target,
+        shape.template % values,
+        forwarding and forwarding + host + b"\r\n",
+        plane.via_lines[minor],
+        b"X-Request-ID: %b\r\n\r\n" % request_id if policy.request_id != "off" else b"\r\n",
+    )
+    if policy.forwarded:
+        _append_forwarded(downstream, host)
+
+
+def _append_forwarded(downstream: Downstream, host: bytes) -> None:
+    exchange = downstream.exchange
+    element = forwarded_element(downstream.peer, host, b"http")
+    exchange.head = exchange.head[:-2] + b"Forwarded: " + element + b"\r\n\r\n"
+
+
+def _host_name(downstream: Downstream, host: bytes) -> bytes:
+    """The host, in lower case and without its port, of a Host value. Raises `BadMessage`."""
+    names = downstream.plane.host_names
+    name = names.get(host)
+    if name is None:
+        found = split_authority(host.strip(b" \t"))
+        if found is None:
+            raise BadMessage(400, "bad_request", "invalid Host")
+        if len(names) >= _HOSTS_LIMIT:
+            names.clear()
+        name = names[host] = found[0]
+    return name
+
+
+def _read_target(downstream: Downstream, method: bytes, target: bytes) -> bytes:
+    """Read a target that is not in origin-form; returns the authority if it is in absolute-form."""
+    exchange = downstream.exchange
+    if target == b"*":
+        if method != b"OPTIONS":
+            raise BadMessage(400, "bad_request", "the target * is for OPTIONS only")
+        return b""
+    found = split_absolute(target)
+    if found is None:
+        raise BadMessage(400, "bad_request", "invalid request target")
+    authority, path = found
+    if method == b"OPTIONS" and path == b"/" and not target.endswith(b"/"):
+        path = b"*"  # RFC 9112 3.2.4
+    exchange.path = path
+    return authority
+
+
+def _take_special_head(
+    downstream: Downstream,
+    method: bytes,
+    minor: int,
+    shape: RequestShape,
+    values: Values,
+    host: bytes,
+    absolute: bytes,
+    connection: Connection,
+) -> None:
+    """The part of `take_head` for requests in which a value decides something."""
+    plane = downstream.plane
+    exchange = downstream.exchange
+    policy = plane.snapshot.headers
+    without: frozenset[bytes] = connection.named
+    extra = _body_lines(downstream, shape, values, minor)
+    if shape.content_length >= 0:
+        without |= _LENGTH_FIELD
+    if shape.upgrade and connection.upgrade and minor and exchange.down == states.DONE:
+        exchange.upgrade = shape.joined(b"upgrade", values)
+        extra += b"Connection: Upgrade\r\nUpgrade: " + exchange.upgrade + b"\r\n"
+    if shape.expect and not minor:
+        without |= _EXPECT
+    if shape.max_forwards and method in (b"TRACE", b"OPTIONS"):
+        extra += _max_forwards(downstream, shape, values)
+        without |= _MAX_FORWARDS
+    if shape.request_id >= 0 and policy.request_id == "keep" and is_request_id(values[shape.request_id]):
+        exchange.request_id = values[shape.request_id]
+        if len(shape.index[b"x-request-id"]) > 1:
+            without |= _REQUEST_ID
+            extra += b"X-Request-ID: %b\r\n" % exchange.request_id
+    else:
+        exchange.request_id = plane.request_id()
+        if policy.request_id != "off":
+            without |= _REQUEST_ID
+            extra += b"X-Request-ID: %b\r\n" % exchange.request_id
+    lines = b""
+    if absolute or not host:
+        without |= _HOST
+        lines = b"Host: %b\r\n" % (host or b"localhost")
+    if policy.x_forwarded == "append":
+        extra += _forwarding_lines(downstream, shape, values, host)
+        without |= FORWARDING - _FORWARDED
+    if policy.forwarded:
+        sent = shape.joined(b"forwarded", values) if downstream.is_trusted else b""
+        extra += b"Forwarded: %b\r\n" % b", ".join(
+            [element for element in (sent, forwarded_element(downstream.peer, host, b"http")) if element]
+        )
+        without |= _FORWARDED
+    exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b\r\n" % (
+        method,
+        exchange.path,
+        lines,
+        shape.lines(values, without),
+        extra,
+        plane.via_lines[minor],
+    )
+
+
+def _body_lines(downstream: Downstream, shape: RequestShape, values: Values, minor: int) -> bytes:
+    """Decide how the request's body is delimited (RFC 9112 6.3), and the line that says so. Raises `BadMessage`."""
+    exchange = downstream.exchange
+    if shape.transfer_encoding >= 0:
+        if not minor:
+            raise BadMessage(400, "bad_request", "Transfer-Encoding in HTTP/1.0")
+        if not is_chunked(values[shape.transfer_encoding]):
+            raise BadMessage(501, "unsupported", "transfer coding")
+        exchange.is_chunked = True
+        exchange.down = states.BODY
+        downstream.decoder = ChunkedDecoder(is_request=True)
+        return CHUNKED_LINE
+    if shape.content_length < 0:
+        return b""
+    length = content_length(values[shape.content_length])
+    if length < 0:
+        raise BadMessage(400, "bad_request", "Content-Length is not a number")
+    most = downstream.listener.spec.limits.body_bytes
+    if most is not None and length > most:
+        raise BadMessage(413, "body_too_large", "the body is too long")
+    if length:
+        exchange.down = states.BODY
+        downstream.left = length
+    return b"Content-Length: %d\r\n" % length
+
+
+def _max_forwards(downstream: Downstream, shape: RequestShape, values: Values) -> bytes:
+    """Count Max-Forwards down (RFC 9110 7.6.2). Raises `BadMessage` when the request ends here."""
+    left = content_length(shape.joined(b"max-forwards", values))
+    if left < 0:
+        raise BadMessage(400, "bad_request", "Max-Forwards is not a number")
+    if left == 0:
+        if downstream.exchange.method == b"OPTIONS":
+            raise BadMessage(200, "unsupported", "OPTIONS with Max-Forwards 0")
+        raise BadMessage(501, "unsupported", "TRACE with Max-Forwards 0")
+    return b"Max-Forwards: %d\r\n" % (left - 1)
+
+
+def _forwarding_lines(downstream: Downstream, shape: RequestShape, values: Values, host: bytes) -> bytes:
+    """X-Forwarded-*: what a trusted proxy said, with this hop appended; anyone else's word does not count."""
+    peer = downstream.peer.encode() or b"unknown"
+    proto = b"http"
+    if downstream.is_trusted:
+        chain = shape.joined(b"x-forwarded-for", values)
+        if chain:
+            downstream.exchange.client = downstream.listener.trust.client_of(chain, downstream.peer)
+            peer = chain + b", " + peer
+        proto = shape.joined(b"x-forwarded-proto", values) or proto
+        host = shape.joined(b"x-forwarded-host", values) or host
+    return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n" % (peer, proto, host)
