@@ -87,7 +87,7 @@ class Clocked:
         now = self.now + 1e9
         what, value = ("drain", 0.0) if weight is None else ("weight", weight)
         until = None if for_s is None else now + for_s
-        self.being.put(Override("api", backend, what, value, 1.0, "ann", now, until))  # type: ignore[arg-type]
+        self.being.decide([Override("api", backend, what, value, 1.0, "ann", now, until)])  # type: ignore[arg-type]
 
     def named(self, event: str) -> list[Fields]:
         return [fields for _, name, fields in self.events if name == event]
@@ -186,11 +186,23 @@ def test_overrides_take_effect_at_once_and_end_at_their_time() -> None:
     assert clocked.told[-1]["api"] == {"b1": SERVING, "b2": DRAINING, "b3": SERVING}
     assert clocked.saved == 2
     assert [fields["what"] for fields in clocked.named("override set")] == ["weight", "drain"]
-    ended = clocked.being.take_back("api", "b2", ["drain"])
+    ended = clocked.being.decide(back=[("api", "b2", "drain")])
     assert [each.override.backend for each in ended] == ["b2"]
     assert clocked.told[-1]["api"] == {"b1": SERVING, "b2": SERVING, "b3": SERVING}
-    assert clocked.being.take_back("api", "b2", ["drain"]) == []
+    assert clocked.being.decide(back=[("api", "b2", "drain")]) == []
     assert clocked.saved == 3
+
+
+def test_several_decisions_are_one_change() -> None:
+    clocked = Clocked()
+    clocked.all_up()
+    clocked.decide("b1", 3.0)
+    clocked.reweighed.clear()
+    now = clocked.now + 1e9
+    weights = [Override("api", name, "weight", weight, 1.0, "ann", now) for name, weight in (("b2", 2.0), ("b3", 0.5))]
+    clocked.being.decide(weights, [("api", "b1", "weight")])
+    (mandate,) = clocked.reweighed
+    assert mandate.weights == {("api", "b2"): 2.0, ("api", "b3"): 0.5}
 
 
 def test_a_reload_is_prepared_without_changing_anything() -> None:
@@ -270,7 +282,7 @@ async def test_time_alone_ends_what_is_due(for_s: float | None) -> None:
     for backend in ("b1", "b2", "b3"):
         being.observe_probe("api", backend, "ok")
     if for_s is not None:
-        being.put(Override("api", "b1", "drain", 0.0, 1.0, "ann", time.time(), time.time() + for_s))
+        being.decide([Override("api", "b1", "drain", 0.0, 1.0, "ann", time.time(), time.time() + for_s)])
     else:
         being.observe_streak("api", "b1", "reset")
     assert told[-1]["api"]["b1"] != SERVING

@@ -7,7 +7,7 @@ where the key lives, and where it would turn in which order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,12 +64,13 @@ def explain(pool: PoolSpec, key: bytes) -> Explanation:
         key=key,
         hash=position,
         fingerprint=ring.fingerprint,
-        steps=tuple(_steps(ring, position, backends, pool.hash_version)),
+        steps=tuple(steps(ring, position, backends, pool.hash_version)),
         standings=tuple(_standings(ring, backends)),
     )
 
 
-def _steps(ring: Ring, position: int, backends: dict[str, BackendSpec], version: int) -> Iterator[Step]:
+def steps(ring: Ring, position: int, backends: Mapping[str, BackendSpec], version: int) -> Iterator[Step]:
+    """A key's preference list: every backend with the token that puts it there, the owner first."""
     met: set[int] = set()
     points = ring.tokens
     start = ring.locate(position)
@@ -134,7 +135,7 @@ def to_text(found: Explanation, most_successors: int = 10) -> str:
     count = sum(standing.tokens for standing in found.standings)
     lines = [
         f"pool      {pool.name}, {_plural(len(pool.backends), 'backend')}, {count} tokens, ring {found.fingerprint}",
-        f"key       {_shown(found.key)}, found in {' or '.join(map(_source, pool.sticky.keys))}",
+        f"key       {_shown(found.key)}, found in {' or '.join(map(source_words, pool.sticky.keys))}",
         f"hash      0x{found.hash:016x} ({_HASH_NAMES[pool.hash_version]}), {_share(found.hash / SPACE)} of the circle",
         *_answer(found, most_successors),
         "",
@@ -175,7 +176,8 @@ def _backend(backend: BackendSpec) -> str:
     return f"{backend.name}, {backend.address}, weight {backend.weight:g}{zone}"
 
 
-def _source(source: KeySource) -> str:
+def source_words(source: KeySource) -> str:
+    """Where a key is looked for, in words."""
     if source.kind == "client_ip":
         return "the client's address"
     if source.kind == "path_segment":

@@ -61,12 +61,14 @@ class Traffic:
 
 @dataclass(slots=True)
 class Tally:
-    """What has happened to one backend since it is known, and how its last check ended."""
+    """What has happened to one backend since it is known. It has been in its state `since`, a wall time, like
+    `checked_at`, when its last check ended as `last_check`."""
 
     checks: dict[str, int] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)
     ejections: dict[str, int] = field(default_factory=dict)
     spared: int = 0
+    since: float = 0.0
     last_check: str = ""
     checked_at: float = 0.0
     traffic: Traffic | None = None
@@ -205,29 +207,24 @@ class Wellbeing:
 
     # What the operator decides.
 
-    def put(self, override: Override) -> None:
-        """An override is in force from now on."""
-        self._tell_ended(self.overrides.put(override))
-        self._journal.info(
-            "override set",
-            pool=override.pool,
-            backend=override.backend,
-            what=override.what,
-            weight=override.weight if override.what == "weight" else None,
-            who=override.who,
-            for_s=None if override.until is None else round(override.until - override.since, 3),
-            reason=override.reason,
-        )
-        self.changed()
-        self.turn([override.pool], "override")
-
-    def take_back(self, pool: str, backend: str, whats: Iterable[What]) -> list[Ended]:
-        """End overrides of a backend; returns those that there were."""
-        ended = self.overrides.take_back(pool, backend, whats)
-        self._end(ended)
+    def decide(self, put: Iterable[Override] = (), back: Iterable[tuple[str, str, What]] = ()) -> list[Ended]:
+        """Put overrides in force and take others back (by pool, backend and what), all at once; returns the latter."""
+        ended, pools = [], set()
+        for pool, backend, what in back:
+            ended += self.overrides.take_back(pool, backend, [what])
+        for override in put:
+            self._tell_ended(self.overrides.put(override))
+            self._tell_set(override)
+            pools.add(override.pool)
+        self._tell_ended(ended)
+        pools |= {each.override.pool for each in ended}
+        if pools:
+            self.changed()
+            self.turn(sorted(pools), "override")
         return ended
 
-    def _end(self, ended: list[Ended]) -> None:
+    def _expire(self) -> None:
+        ended = self.overrides.expire(self._wall())
         if ended:
             self._tell_ended(ended)
             self.changed()
@@ -264,6 +261,7 @@ class Wellbeing:
         for flip in change.flips:
             tally = self.tallies[pool, flip.backend]
             tally.changes[flip.state] = tally.changes.get(flip.state, 0) + 1
+            tally.since = self._wall()
             self._tell_flip(pool, flip, now)
         is_panicking = self.pools[pool].is_panicking
         if is_panicking and pool not in self._panicking:
@@ -304,7 +302,7 @@ class Wellbeing:
     def _on_time(self) -> None:
         now = self._clock()
         self._timer = None
-        self._end(self.overrides.expire(self._wall()))
+        self._expire()
         self.turn([name for name, state in self.pools.items() if state.due is not None and state.due <= now])
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
@@ -346,6 +344,18 @@ class Wellbeing:
         self.tallies[pool, backend].spared += 1
         self._journal.warning(
             "backend not ejected", pool=pool, backend=backend, error=error or None, why="max_share is ejected already"
+        )
+
+    def _tell_set(self, override: Override) -> None:
+        self._journal.info(
+            "override set",
+            pool=override.pool,
+            backend=override.backend,
+            what=override.what,
+            weight=override.weight if override.what == "weight" else None,
+            who=override.who,
+            for_s=None if override.until is None else round(override.until - override.since, 3),
+            reason=override.reason,
         )
 
     def _tell_ended(self, ended: Iterable[Ended]) -> None:
