@@ -474,6 +474,12 @@ class Pool:
                     return candidate
         return pin
 
+    def slots(self, backend: Backend) -> int | None:
+        """How many exchanges a backend may hold at present, by the bound and by its own limit; None: any number."""
+        slots = self._bound.slots(backend.member, self.account.total_with_one_more())
+        limit = backend.spec.max_in_flight
+        return limit if slots is None else slots if limit is None else min(slots, limit)
+
     def home(self, h: int) -> Backend | None:
         """The backend to which the key has an open tunnel, if it is pinned there and can be asked."""
         homes = self.account.homes
