@@ -46,3 +46,26 @@ def test_workers_share_what_they_know() -> None:
     here.mark(42)
     assert there.has_seen(42)
     assert not there.has_seen(43)
+
+
+def test_a_clock_that_ticks_later_knows_what_another_has_just_marked() -> None:
+    table = bytearray(SLOTS)
+    ahead, behind = Recency(table, 5.0, 100.0), Recency(table, 5.0, 100.0)
+    ahead.tick(101.0)
+    ahead.mark(42)
+    assert behind.has_seen(42)
+    behind.tick(100.9)
+    assert behind.has_seen(42)
+
+
+def test_a_short_window_is_swept_faster() -> None:
+    table = bytearray(SLOTS)
+    recency = Recency(table, 1.0, 0.0)
+    for step in range(60):
+        recency.mark(step)
+        recency.tick((step + 1) / 10)
+        assert recency.has_seen(step)
+        assert not any(map(recency.has_seen, range(step - 11)))
+    for step in range(60, 90):
+        recency.tick(step / 10)
+    assert not any(table)

@@ -6,8 +6,8 @@ parts of the window. A key was seen lately when its slot's stamp is young. Two k
 be taken for a known one (with n known keys in N slots for about n/N of the new ones), and a known one never for new.
 
 All workers share one table: marks are single octets, so nobody waits for anybody, and a user who reconnects to another
-worker is still known. Stamps repeat after 255 parts; a sweep over a slice of the table at every tick clears those that
-are old before they could look young again.
+worker is still known. Their clocks tick apart, so a stamp may be a little ahead of the present one. Stamps repeat after
+255 parts; a sweep over a part of the table at every tick clears those that are old before they could look young again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Final, final
 SLOTS: Final = 1 << 22
 _PARTS: Final = 100
 _STAMPS: Final = 255  # 1 to 255; 0 is never
+# By how many parts another worker's clock may be ahead, and within how many the whole table is swept.
+_AHEAD: Final = 50
+_SWEEP: Final = 50
 _SLICE: Final = 1 << 16
 
 
@@ -25,12 +28,13 @@ _SLICE: Final = 1 << 16
 class Recency:
     """Keys seen in the last `window_s` seconds. `table` has SLOTS octets, shared by all workers, and starts at zero."""
 
-    __slots__ = ("_at", "_part_s", "_stamp", "_table")
+    __slots__ = ("_at", "_now", "_part_s", "_stamp", "_table")
 
     def __init__(self, table: memoryview | MutableSequence[int], window_s: float, now: float) -> None:
         self._table: Final = table
         self._part_s: Final = window_s / _PARTS
         self._at = 0
+        self._now = now
         self._stamp = 1
         self.tick(now)
 
@@ -40,15 +44,22 @@ class Recency:
 
     def has_seen(self, h: int) -> bool:
         """Whether the key was seen within the window, as far as slots can tell."""
-        stamp = self._table[h & (SLOTS - 1)]
-        return stamp != 0 and (self._stamp - stamp) % _STAMPS <= _PARTS
+        return self._is_young(self._table[h & (SLOTS - 1)])
 
     def tick(self, now: float) -> None:
-        """Let time go on, and sweep the next slice. Every slice must come by within 150 parts of the window."""
+        """Let time go on, and sweep as much as the time since the last tick asks for."""
+        elapsed_s, self._now = now - self._now, now
         self._stamp = int(now / self._part_s) % _STAMPS + 1
-        young = bytes(
-            [stamp if stamp and (self._stamp - stamp) % _STAMPS <= _PARTS else 0 for stamp in range(_STAMPS + 1)]
-        )
+        young = bytes([stamp if self._is_young(stamp) else 0 for stamp in range(_STAMPS + 1)])
+        slices = SLOTS // _SLICE
+        for _ in range(min(slices, 1 + int(slices * elapsed_s / (_SWEEP * self._part_s)))):
+            self._sweep(young)
+
+    def _is_young(self, stamp: int) -> bool:
+        return stamp != 0 and (self._stamp - stamp + _AHEAD) % _STAMPS <= _PARTS + _AHEAD
+
+    def _sweep(self, young: bytes) -> None:
+        """Clear what is old in the next slice."""
         start = self._at
         part = bytes(self._table[start : start + _SLICE])
         if part.count(0) != len(part):
