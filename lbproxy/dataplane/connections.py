@@ -78,9 +78,11 @@ async def connect(plane: Plane, backend: Backend, exchange: Exchange) -> None:
 
     try:
         if address.path:
-            _, upstream = await plane.loop.create_unix_connection(new_upstream, address.path)
+            _, upstream = await plane.loop.create_unix_connection(new_upstream, address.path)  # type: ignore[type-var]
         else:
-            _, upstream = await plane.loop.create_connection(new_upstream, address.host, address.port)
+            _, upstream = await plane.loop.create_connection(  # type: ignore[type-var]
+                new_upstream, address.host, address.port
+            )
     except ConnectionRefusedError:
         exchange.attempt_failed(CONNECT_REFUSED)
     except OSError:

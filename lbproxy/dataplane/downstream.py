@@ -61,8 +61,9 @@ def _reply_head(status: int) -> tuple[bytes, bytes]:
 
 
 @final
-class Downstream(asyncio.Protocol):
-    """One client connection."""
+class Downstream:
+    """One client connection. An `asyncio.Protocol` in all but name: a compiled class cannot inherit from one that is
+    not, and the loop only calls the methods."""
 
     __slots__ = (
         # for the connection's life

@@ -93,8 +93,12 @@ class DataPlane:
             return Downstream(plane, listener)
 
         if sock.family == socket.AF_UNIX:
-            return await plane.loop.create_unix_server(new_downstream, sock=sock, backlog=_BACKLOG)
-        return await plane.loop.create_server(new_downstream, sock=sock, backlog=_BACKLOG)
+            return await plane.loop.create_unix_server(
+                new_downstream,  # type: ignore[arg-type]
+                sock=sock,
+                backlog=_BACKLOG,
+            )
+        return await plane.loop.create_server(new_downstream, sock=sock, backlog=_BACKLOG)  # type: ignore[arg-type]
 
     def apply(self, snapshot: Snapshot) -> None:
         """Read this snapshot from now on. Exchanges that run go on under the one they began with."""

@@ -45,8 +45,9 @@ PROTOCOL: Final = 5
 
 
 @final
-class Upstream(asyncio.Protocol):
-    """One connection to one backend. It serves one exchange at a time, or is idle, or dead."""
+class Upstream:
+    """One connection to one backend. It serves one exchange at a time, or is idle, or dead. Like `Downstream` it is an
+    `asyncio.Protocol` in all but name."""
 
     __slots__ = (
         # for the connection's life
