@@ -26,6 +26,7 @@ def build(file: schema.File, source: str = "") -> spec.Config:
             forwarded=file.headers.forwarded,
             via=file.headers.via,
             request_id=file.headers.request_id,
+            traceparent=file.headers.traceparent,
             debug=file.headers.debug_headers,
         ),
         admin=spec.AdminSpec(

@@ -435,6 +435,11 @@ class Headers(Section):
         default="keep",
         description="`X-Request-ID`. `keep`: a valid one is kept, else made. `make`: always made. `off`: neither.",
     )
+    traceparent: Literal["make", "pass"] = Field(
+        default="make",
+        description="`traceparent` and `tracestate`. `make`: a valid trace is kept, else one begins here. `pass`: left as "
+        "they are.",
+    )
     debug_headers: Truth = Field(
         default=False,
         description="Whether responses to `trusted_proxies` carry `X-LB-Backend` and `X-LB-Decision`: who answered "

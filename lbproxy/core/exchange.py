@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from lbproxy.core.trace import Trace
+
 IDLE: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
@@ -70,7 +72,8 @@ class Finished(Protocol):
 
     `status` 0: none was sent. `backend` "": none was chosen. `decision`: index into `ledger.DECISIONS`, -1 when not
     routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`, or "client_abort".
-    `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began.
+    `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `trace` None: its spans are told to
+    nobody.
     """
 
     method: bytes
@@ -88,6 +91,7 @@ class Finished(Protocol):
     connect_us: int
     first_byte_us: int
     request_id: bytes
+    trace: Trace | None
     key: bytes | None
 
     @property

@@ -18,6 +18,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from lbproxy.core.trace import TRACE_FIELDS
+
 Names = tuple[bytes, ...]
 Values = tuple[bytes, ...]
 
@@ -26,7 +28,7 @@ HOP_BY_HOP: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade")
 )
 # Fields that Connection must not be able to take away: they carry the message's framing, or are ours to send.
-PROTECTED: Final = frozenset((b"host", b"content-length", b"date", b"x-request-id"))
+PROTECTED: Final = frozenset((b"host", b"content-length", b"date", b"x-request-id")) | TRACE_FIELDS
 # Fields a trailer section must not carry on: framing, routing, authentication, and what the head has decided
 # (RFC 9110 6.5.1).
 NOT_IN_TRAILERS: Final = HOP_BY_HOP | frozenset(
@@ -34,7 +36,8 @@ NOT_IN_TRAILERS: Final = HOP_BY_HOP | frozenset(
      b"proxy-authorization", b"proxy-authenticate", b"www-authenticate", b"cookie", b"set-cookie", b"cache-control",
      b"expect", b"max-forwards", b"range", b"age", b"date", b"expires", b"location", b"retry-after", b"vary",
      b"warning", b"pragma", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range",
-     b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"via", b"x-request-id")
+     b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"via", b"x-request-id",
+     b"traceparent", b"tracestate")
 )  # fmt: skip
 FORWARDING: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"))
 
@@ -142,11 +145,16 @@ class Shape:
 
 
 class RequestShape(Shape):
-    """A request's shape: adds where `Host`, `Expect`, `Upgrade`, the request id and the forwarding fields stand."""
+    """A request's shape: adds where `Host`, `Expect`, `Upgrade`, the request id, the trace and the forwarding fields
+    stand. `is_traced`: that there is a `traceparent` is all that makes it special."""
 
-    __slots__ = ("expect", "forwarding", "host", "max_forwards", "request_id", "upgrade")
+    __slots__ = ("expect", "forwarding", "host", "is_traced", "max_forwards", "request_id", "traceparent", "upgrade")
 
-    def __init__(self, names: Names, dropped: frozenset[bytes]) -> None:
+    def __init__(self, names: Names, dropped: frozenset[bytes], keeps_traces: bool = False) -> None:
+        """`keeps_traces`: a single `traceparent` is kept, with its `tracestate`; anything else of the kind is not."""
+        traceparents = [name.lower() for name in names].count(b"traceparent")
+        if keeps_traces and traceparents != 1:
+            dropped |= TRACE_FIELDS
         super().__init__(names, dropped)
         index = self.index
         hosts = index.get(b"host", ())
@@ -158,24 +166,29 @@ class RequestShape(Shape):
         self.max_forwards: bool = b"max-forwards" in index
         self.request_id: int = index.get(b"x-request-id", (-1,))[0]
         self.forwarding: bool = any(name in index for name in FORWARDING)
+        self.traceparent: int = index[b"traceparent"][0] if keeps_traces and traceparents == 1 else -1
         if self.expect or self.upgrade or self.max_forwards or self.request_id >= 0 or self.forwarding:
+            self.special = True
+        self.is_traced: bool = self.traceparent >= 0 and not self.special
+        if self.is_traced:
             self.special = True
 
 
 class RequestShapes:
     """The memo of request shapes under one policy; bounded, since names come from anyone."""
 
-    __slots__ = ("_dropped", "known")
+    __slots__ = ("_dropped", "_keeps_traces", "known")
 
-    def __init__(self, dropped: frozenset[bytes] = frozenset()) -> None:
+    def __init__(self, dropped: frozenset[bytes] = frozenset(), keeps_traces: bool = False) -> None:
         self._dropped = HOP_BY_HOP | dropped
+        self._keeps_traces = keeps_traces
         self.known: Final[dict[Names, RequestShape]] = {}
 
     def learn(self, names: Names) -> RequestShape:
         """The shape of these names; the hot path looks into `known` first."""
         if len(self.known) >= _MEMO_LIMIT:
             self.known.clear()
-        shape = self.known[names] = RequestShape(names, self._dropped)
+        shape = self.known[names] = RequestShape(names, self._dropped, self._keeps_traces)
         return shape
 
 

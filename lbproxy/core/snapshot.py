@@ -15,7 +15,7 @@ from xxhash import xxh3_64_hexdigest
 from lbproxy.core.balance import Account, Backend, Pool
 from lbproxy.core.homes import Homes
 from lbproxy.core.ledger import Cells, RowKey
-from lbproxy.core.spec import Config, HeaderPolicy, ListenerSpec, PoolSpec, Route
+from lbproxy.core.spec import Config, HeaderPolicy, ListenerSpec, PoolSpec, Route, TracingSpec
 
 _MEMO_LIMIT = 4096
 
@@ -81,6 +81,7 @@ class Snapshot:
     listeners: Mapping[str, ListenerSpec]
     listener_rows: Mapping[str, int]
     headers: HeaderPolicy
+    tracing: TracingSpec
     row: int
 
 
@@ -119,6 +120,7 @@ def build_snapshot(
         listeners={listener.name: listener for listener in config.listeners},
         listener_rows={listener.name: rows[("listener", listener.name)] for listener in config.listeners},
         headers=config.headers,
+        tracing=config.tracing,
         row=rows[("worker",)],
     )
 

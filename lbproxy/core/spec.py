@@ -252,13 +252,14 @@ class HeaderPolicy:
 
     `x_forwarded`: append (to what a trusted proxy sent; anyone else's is replaced) | off (none is added, the client's
     are removed) | pass (left as they are). `via` "" adds none. `request_id`: keep (a valid one is kept, else made) |
-    make (always made) | off. `server` is put into error responses.
+    make (always made) | off. `traceparent`: make (a valid one is kept, else made) | pass.
     """
 
     x_forwarded: Literal["append", "off", "pass"] = "append"
     forwarded: bool = False
     via: str = "lbproxy"
     request_id: Literal["keep", "make", "off"] = "keep"
+    traceparent: Literal["make", "pass"] = "make"
     debug: bool = False
 
 
@@ -276,6 +277,16 @@ class LogSpec:
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
     access: AccessLogSpec = AccessLogSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class TracingSpec:
+    """OpenTelemetry spans: `otlp` is where they are sent over HTTP, "" is nowhere. `sample`: the share of the traces
+    that begin here; of others, those that whoever asks has sampled. `service` is what the proxy is called there."""
+
+    otlp: str = ""
+    sample: float = 0.01
+    service: str = "lbproxy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,5 +310,6 @@ class Config:
     admin: AdminSpec = AdminSpec()
     log: LogSpec = LogSpec()
     drain_timeout: float = 30.0
+    tracing: TracingSpec = TracingSpec()
     zone: str = ""
     source: str = field(default="", compare=False)

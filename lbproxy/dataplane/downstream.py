@@ -69,7 +69,7 @@ class Downstream:
         # for the connection's life
         "exchange", "forwarding", "is_trusted", "listener", "peer", "plane", "shows_decisions", "transport",
         # what has arrived and was not used yet
-        "_check", "_searched", "pending",
+        "_at", "_check", "_searched", "pending",
         # the request whose body is arriving
         "decoder", "left", "mode",
         # flow and time
@@ -89,6 +89,8 @@ class Downstream:
         self._check: EarlyCheck | None = None
         self._searched = 0
         self.pending = b""
+        self._at = 0
+        self._at = 0
         self.mode = AWAIT
         self.left = 0
         self.decoder: ChunkedDecoder | None = None
@@ -127,9 +129,10 @@ class Downstream:
         mode = self.mode
         if mode == AWAIT:
             if self.pending:
-                data = self.pending + data
+                data = self.pending[self._at :] + data
                 self.pending = b""
-            self._read_heads(data)
+                self._at = 0
+            self._read_heads(data, 0)
         elif mode == LENGTH:
             self._read_body(data)
         elif mode == CHUNKS:
@@ -137,9 +140,7 @@ class Downstream:
         elif mode == TUNNEL:
             cast(Tunnel, self.exchange.tunnel).up(data)
         elif mode == BUSY:
-            self.pending = self.pending + data if self.pending else data
-            if len(self.pending) > flow.HOLD:
-                self.pause_reading()
+            self._hold(self.pending[self._at :] + data if self.pending else data, 0)
         else:
             self._lingered += len(data)
             if self._lingered > _LINGER_BYTES:
@@ -236,39 +237,49 @@ class Downstream:
 
     # Requests.
 
-    def _read_heads(self, data: bytes) -> None:
-        """Octets that start where a request head starts."""
-        if data[0] < 32:
-            data = self._skip_empty_lines(data)
+    def _read_heads(self, data: bytes, start: int) -> None:
+        """Octets of which those from `start` on begin where a request head begins."""
+        if data[start] < 32:
+            data = self._skip_empty_lines(data[start:])
+            start = 0
             if not data:
                 return
-        end = data.find(END_OF_HEAD, self._searched) + 4
+        end = data.find(END_OF_HEAD, start + self._searched) + 4
         limits = self.listener.spec.limits
         if end == 3:
-            self._await_head(data)
+            self._await_head(data[start:])
             return
-        if end > limits.line_bytes and not self._check_lines(data[:end]):
+        head = data[start:end]
+        if len(head) > limits.line_bytes and not self._check_lines(head):
             return
         self._searched = 0
         self._check = None
-        head = data if end == len(data) else data[:end]
         try:
             take_head(self, head)
         except BadMessage as bad:
             self._refuse(bad)
             return
-        rest = data[end:]
         exchange = self.exchange
         if exchange.down == states.DONE:
             self.mode = BUSY
-            self.pending = rest
+            if end < len(data):
+                self._hold(data, end)
             exchange.start()
             return
+        rest = data[end:]
         self.mode = CHUNKS if exchange.is_chunked else LENGTH
         exchange.start()
         # The answer may be there already, from ourselves, and the connection on its way out.
         if rest and self.mode in (LENGTH, CHUNKS):
             self.data_received(rest)
+
+    def _hold(self, data: bytes, start: int) -> None:
+        """Keep the octets from `start` on until the current request has been answered. They are not copied for every
+        request among them, and no more are read while they are many."""
+        self.pending = data
+        self._at = start
+        if len(data) - start > flow.HOLD:
+            self.pause_reading()
 
     def _skip_empty_lines(self, data: bytes) -> bytes:
         """Drop the empty lines before a request line; anything else below a space there is an error."""
@@ -325,7 +336,7 @@ class Downstream:
         self.left = 0
         self.mode = BUSY
         if left < 0:
-            self.pending = data[left:]
+            self._hold(data, len(data) + left)
             data = data[:left]
         exchange.down = states.DONE
         exchange.request_data(data)
@@ -349,7 +360,8 @@ class Downstream:
         if used >= 0 and self.mode == CHUNKS:
             self.mode = BUSY
             self.decoder = None
-            self.pending = data[used:]
+            if used < len(data):
+                self._hold(data, used)
             exchange.request_end(decoder.trailers)
 
     # Answers from here.
@@ -369,7 +381,8 @@ class Downstream:
         exchange = self.exchange
         if exchange.down == states.IDLE:
             exchange.forget_request()
-        exchange.request_id = self.plane.request_id()
+        exchange.request_id = self.plane.ids.request_id()
+        exchange.trace = None
         exchange.down = states.DONE
         exchange.keep_alive = False
         self.mode = BUSY
@@ -392,7 +405,7 @@ class Downstream:
         self.mode = AWAIT
         self.deadline = self.plane.now + self.listener.spec.timeouts.keep_alive
         self.due = DUE_KEEP_ALIVE
-        if self.read_paused:
+        if self.read_paused and len(self.pending) - self._at <= flow.HOLD:
             self.resume_reading()
         if self.pending:
             self.plane.loop.call_soon(self._go_on)
@@ -400,8 +413,10 @@ class Downstream:
     def _go_on(self) -> None:
         """Take up the next pipelined request."""
         if self.mode == AWAIT and self.pending and not self.transport.is_closing() and not self.write_paused:
-            data, self.pending = self.pending, b""
-            self._read_heads(data)
+            data, start = self.pending, self._at
+            self.pending = b""
+            self._at = 0
+            self._read_heads(data, start)
             if self.is_end_seen and self.mode == AWAIT:
                 self.transport.close()
 
@@ -432,7 +447,9 @@ class Downstream:
     def start_tunnel(self) -> None:
         """From here on octets are no longer requests."""
         self.mode = TUNNEL
-        data, self.pending = self.pending, b""
+        data = self.pending[self._at :]
+        self.pending = b""
+        self._at = 0
         if data:
             cast(Tunnel, self.exchange.tunnel).up(data)
 

@@ -28,6 +28,7 @@ from lbproxy.core.headers import (
     split_absolute,
     split_authority,
 )
+from lbproxy.core.trace import TRACE_FIELDS, is_traceparent
 from lbproxy.dataplane.wire import ChunkedDecoder, as_known_version, with_plain_spaces
 
 if TYPE_CHECKING:
@@ -94,18 +95,23 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     connection = connection_of(shape, values) if shape.connection else NO_CONNECTION
     exchange.keep_alive = not connection.close and (minor == 1 or connection.keep_alive)
     if shape.special or absolute or not host or connection.named:
-        _take_special_head(downstream, method, minor, shape, values, host, absolute, connection)
-        return
-    request_id = exchange.request_id = plane.request_id()
+        traceparent = values[shape.traceparent] if shape.is_traced else b""
+        if absolute or not host or connection.named or not is_traceparent(traceparent):
+            _take_special_head(downstream, method, minor, shape, values, host, absolute, connection)
+            return
+        ids = plane.ids.request_line(exchange)
+        values = _with_traceparent(shape, values, plane.ids.onward(exchange, traceparent))
+    else:
+        ids = plane.ids.lines(exchange)
     policy = plane.snapshot.headers
     forwarding = downstream.forwarding
-    exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b" % (
+    exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b\r\n" % (
         method,
         target,
         shape.template % values,
         forwarding and forwarding + host + b"\r\n",
         plane.via_lines[minor],
-        b"X-Request-ID: %b\r\n\r\n" % request_id if policy.request_id != "off" else b"\r\n",
+        ids,
     )
     if policy.forwarded:
         _append_forwarded(downstream, host)
@@ -115,6 +121,12 @@ def _append_forwarded(downstream: Downstream, host: bytes) -> None:
     exchange = downstream.exchange
     element = forwarded_element(downstream.peer, host, b"http")
     exchange.head = exchange.head[:-2] + b"Forwarded: " + element + b"\r\n\r\n"
+
+
+def _with_traceparent(shape: RequestShape, values: Values, value: bytes) -> Values:
+    """The values with this one for traceparent."""
+    at = shape.traceparent
+    return values if values[at] is value else (*values[:at], value, *values[at + 1 :])
 
 
 def _host_name(downstream: Downstream, host: bytes) -> bytes:
@@ -180,10 +192,14 @@ def _take_special_head(
             without |= _REQUEST_ID
             extra += b"X-Request-ID: %b\r\n" % exchange.request_id
     else:
-        exchange.request_id = plane.request_id()
+        extra += plane.ids.request_line(exchange)
         if policy.request_id != "off":
             without |= _REQUEST_ID
-            extra += b"X-Request-ID: %b\r\n" % exchange.request_id
+    if shape.traceparent >= 0 and is_traceparent(values[shape.traceparent]):
+        values = _with_traceparent(shape, values, plane.ids.onward(exchange, values[shape.traceparent]))
+    elif policy.traceparent == "make":
+        without |= TRACE_FIELDS
+        extra += plane.ids.trace_line(exchange)
     lines = b""
     if absolute or not host:
         without |= _HOST

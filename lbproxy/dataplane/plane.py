@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -16,6 +15,7 @@ from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
 from lbproxy.core.ledger import Cells
 from lbproxy.core.snapshot import Snapshot
 from lbproxy.core.spec import ListenerSpec
+from lbproxy.dataplane.ids import Ids
 from lbproxy.dataplane.placement import take_seat
 from lbproxy.dataplane.wire import RequestParser, ResponseParser
 
@@ -37,6 +37,7 @@ class Plane:
         "date_second",
         "draining",
         "host_names",
+        "ids",
         "loop",
         "log",
         "now",
@@ -50,8 +51,6 @@ class Plane:
         "trusted_shapes",
         "untrusted_shapes",
         "via_lines",
-        "_id_count",
-        "_id_prefix",
     )
 
     def __init__(
@@ -73,8 +72,7 @@ class Plane:
         self.draining = False
         # Host values that have been found valid, and the name in them.
         self.host_names: Final[dict[bytes, bytes]] = {}
-        self._id_prefix = os.urandom(8).hex().encode()
-        self._id_count = 0
+        self.ids: Final = Ids(snapshot.headers, snapshot.tracing)
         self.date_second = 0
         self.date_line = b""
         self.tick()
@@ -86,9 +84,11 @@ class Plane:
         untrusted = frozenset() if policy.x_forwarded == "pass" else FORWARDING
         trusted = FORWARDING if policy.x_forwarded == "off" else frozenset()
         made = frozenset((b"x-request-id",)) if policy.request_id == "make" else frozenset()
+        keeps_traces = policy.traceparent == "make"
         self.snapshot = snapshot
-        self.untrusted_shapes = RequestShapes(untrusted | made)
-        self.trusted_shapes = RequestShapes(trusted | made)
+        self.ids.follow(policy, snapshot.tracing)
+        self.untrusted_shapes = RequestShapes(untrusted | made, keeps_traces)
+        self.trusted_shapes = RequestShapes(trusted | made, keeps_traces)
         self.response_shapes = ResponseShapes()
         via = policy.via.encode()
         # The Via line for a request received as HTTP/1.0 and as HTTP/1.1 (RFC 9110 7.6.3).
@@ -97,16 +97,12 @@ class Plane:
     def tick(self) -> None:
         """Bring `now` and the Date line up to date."""
         self.now = monotonic()
+        self.ids.tick()
         self.unix_time = time.time()
         second = int(self.unix_time)
         if second != self.date_second:
             self.date_second = second
             self.date_line = b"Date: " + formatdate(second, usegmt=True).encode() + b"\r\n"
-
-    def request_id(self) -> bytes:
-        """A new id: random per worker, then counted (a `uuid4` costs nine times as much)."""
-        self._id_count += 1
-        return b"%b%08x" % (self._id_prefix, self._id_count)
 
     def observe_failure(self, pool: Pool, backend: Backend, reason: str) -> None:
         """A live result that speaks against a backend. What is done about it is decided for all workers together."""

@@ -36,6 +36,7 @@ from lbproxy.core.ledger import (
     observe_duration,
 )
 from lbproxy.core.retry import IDEMPOTENT
+from lbproxy.core.trace import Trace
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.connections import start_connecting, take_idle
 from lbproxy.dataplane.deadlines import DUE_BODY, DUE_CONNECT, DUE_FIRST_BYTE, DUE_SEND, DUE_TRY, DUE_UPSTREAM
@@ -64,7 +65,7 @@ class Exchange:
         "downstream", "plane",
         # the request, set by the downstream side
         "client", "down", "head", "host", "is_head", "keep_alive", "key", "method", "minor",
-        "path", "request_id", "shape", "target", "upgrade", "values",
+        "path", "request_id", "shape", "target", "trace", "upgrade", "values",
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
@@ -89,6 +90,7 @@ class Exchange:
         self.shape = _NO_SHAPE
         self.values: Values = ()
         self.request_id = b""
+        self.trace: Trace | None = None
         self.key: bytes | None = None
         self.is_head = False
         self.keep_alive = True
@@ -534,6 +536,8 @@ class Exchange:
         if upstream is not None:
             self.upstream = None
             upstream.release(is_answered and self.down == DONE)
+        elif self.is_waiting:
+            self.leave_queue()
         self.leave_seat()
         self.up = FINISHED
         settle(self, now)

@@ -22,7 +22,9 @@ from lbproxy.core.spec import (
     ListenerTimeouts,
     PoolSpec,
     Route,
+    TracingSpec,
 )
+from lbproxy.core.trace import Trace
 from lbproxy.dataplane.listener import DataPlane
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -71,6 +73,7 @@ class Line:
     client: str
     upgraded: bool
     connect_us: int
+    trace: Trace | None
 
 
 @dataclass
@@ -128,6 +131,7 @@ class Plane:
                 exchange.client,
                 exchange.upgraded,
                 exchange.connect_us,
+                exchange.trace,
             )
         )
 
@@ -142,6 +146,7 @@ async def running(
     *pools: PoolSpec,
     routes: tuple[Route, ...] | None = None,
     headers: HeaderPolicy | None = None,
+    tracing: TracingSpec | None = None,
     limits: Limits | None = None,
     timeouts: ListenerTimeouts | None = None,
     trusted: tuple[str, ...] = (),
@@ -151,7 +156,13 @@ async def running(
     listener = ListenerSpec(
         "l", Address("127.0.0.1", 0), timeouts or ListenerTimeouts(), limits or Limits(), trusted_proxies=trusted
     )
-    config = Config((listener,), pools, routes or (Route(pools[0].name),), headers=headers or HeaderPolicy())
+    config = Config(
+        (listener,),
+        pools,
+        routes or (Route(pools[0].name),),
+        headers=headers or HeaderPolicy(),
+        tracing=tracing or TracingSpec(),
+    )
     rows, size = lay_out(config)
     cells = [0] * size
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
