@@ -84,7 +84,8 @@ def bound() -> Row:
                 8,
                 "Served elsewhere, by reason",
                 "Requests per second that their owner did not serve. Hot: a hot key was spread. Full: the owner was "
-                "at its bound. Failover: the owner was not eligible, or the attempt failed. Pinned: the key lives elsewhere.",
+                "at its bound. Failover: the owner was not eligible, or the attempt failed. Pinned: the key is kept "
+                "elsewhere.",
                 "reqps",
                 query(by("reason", POOL.rate("route_spills_total")), "{{reason}}"),
                 stack="normal",

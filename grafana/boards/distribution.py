@@ -58,8 +58,8 @@ _MEANING: Final = {
     KEY_SKEW: "Share of the requests whose key the backend owns, minus its share of the hash space: some users ask "
     "more than others, and chance.",
     SPILL: "Share of the requests served minus share of the requests owned: below zero, its keys were served elsewhere "
-    "(at its bound, a hot key spread, not eligible, pinned); above zero, it served others' keys. Requests without a key, "
-    "dealt out by load, are in it too.",
+    "(at its bound, a hot key spread, not eligible, pinned); above zero, it served others' keys. Requests without a "
+    "key, dealt out by load, are in it too.",
 }
 
 
