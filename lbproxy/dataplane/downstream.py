@@ -156,8 +156,9 @@ class Downstream:
             return False
         if mode == BUSY:
             self.set_deadline(HALF_CLOSED_S, self.due)
-            return True
-        return False
+        else:
+            self._end()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.deadline = NEVER
@@ -206,22 +207,24 @@ class Downstream:
         if self.is_end_seen and self.mode == BUSY:
             self.transport.abort()
             return
-        waiting = self.transport.get_write_buffer_size()
-        if self.write_paused and waiting < self._stalled_at:
-            # The client takes what it is sent, only slowly.
-            self._stalled_at = waiting
+        if self._is_taking():
             self.set_deadline(self.listener.spec.timeouts.body_idle, due)
             return
-        self._stalled_at = waiting
         self.deadline = NEVER
         if due == DUE_LINGER:
             self.transport.abort()
         elif due == DUE_KEEP_ALIVE or (due == DUE_HEAD and not self.pending):
-            self.transport.close()
+            self._end()
         elif due == DUE_HEAD:
             self._refuse(BadMessage(408, "request_timeout", "the request head took too long"))
         else:
             out_of_time(self.exchange, due)
+
+    def _is_taking(self) -> bool:
+        """Whether the client still takes what it is sent, however slowly: there is less of it than the last time."""
+        waiting = self.transport.get_write_buffer_size()
+        before, self._stalled_at = self._stalled_at, waiting
+        return waiting > 0 and (waiting < before or not before)
 
     # Flow.
 
@@ -400,7 +403,7 @@ class Downstream:
             self._close(was_complete and not self.pending)
             return
         if self.is_end_seen and not self.pending:
-            self.transport.close()
+            self._end()
             return
         self.mode = AWAIT
         self.deadline = self.plane.now + self.listener.spec.timeouts.keep_alive
@@ -418,7 +421,7 @@ class Downstream:
             self._at = 0
             self._read_heads(data, start)
             if self.is_end_seen and self.mode == AWAIT:
-                self.transport.close()
+                self._end()
 
     def close(self) -> None:
         """Close at once, without a word."""
@@ -430,13 +433,19 @@ class Downstream:
         self.mode = LINGER
         self.pending = b""
         if is_simple or self.is_end_seen or not self.transport.can_write_eof():
-            self.transport.close()
-            self.set_deadline(self.listener.spec.timeouts.body_idle, DUE_LINGER)
+            self._end()
             return
         self.send_end()
         self.set_deadline(LINGER_S, DUE_LINGER)
         self.read_paused = True
         self.resume_reading()
+
+    def _end(self) -> None:
+        """Close when all has been sent, or when the client takes no more of it."""
+        self.mode = LINGER
+        self.pending = b""
+        self.transport.close()
+        self.set_deadline(self.listener.spec.timeouts.body_idle, DUE_LINGER)
 
     def send_end(self) -> None:
         """Say that we will send no more."""
@@ -456,7 +465,7 @@ class Downstream:
     def drain(self) -> None:
         """Close if idle; a running exchange closes the connection when it has ended."""
         if self.mode == AWAIT and not self.pending:
-            self.transport.close()
+            self._end()
 
     def cut(self) -> None:
         """The time for draining is over."""

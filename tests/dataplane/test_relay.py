@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 from typing import Literal
 
@@ -23,6 +24,7 @@ from lbproxy.core.spec import (
     Route,
     Sticky,
 )
+from lbproxy.dataplane import flow
 from tests.dataplane.harness import (
     PATIENCE_S,
     Talk,
@@ -962,3 +964,96 @@ async def test_a_tunnel_when_its_key_moves(on_move: Literal["keep", "close", "pi
         writer.close()
         await proxy.settled(lambda: proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 0)
         assert parts(await proxy.ask(request()))[2] != home
+
+
+async def test_a_flood_of_pipelined_requests_is_answered_in_order_and_held_within_bounds() -> None:
+    count = 20_000
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await read_head(reader)
+            writer.write(answer(head.split(b" ", 2)[1]))
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        flood = b"".join(b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n" % n for n in range(count))
+        writer.write(flood)
+        (connection,) = proxy.plane._listeners["l"].connections
+        most = 0
+        for n in range(count):
+            head = await read_head(reader)
+            length = int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+            assert await reader.readexactly(length) == b"/%d" % n
+            most = max(most, len(connection.pending) - connection._at)
+        assert most <= flow.HOLD + 262_144  # and what one read brings
+        writer.close()
+
+
+@pytest.mark.parametrize("end", ["stops", "breaks", "too much"])
+async def test_a_request_that_is_refused_while_it_waits_for_a_seat_never_reaches_a_backend(end: str) -> None:
+    gate = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_head(reader)
+            await gate.wait()
+            writer.write(answer())
+
+    async with backend(talk) as b0:
+        pool = pool_of(b0.port)
+        one_seat = replace(pool.backends[0], max_in_flight=1)
+        async with running(
+            replace(pool, backends=(one_seat,), queue=Queue(timeout=PATIENCE_S)), limits=Limits(body_bytes=10)
+        ) as proxy:
+            first = asyncio.create_task(proxy.ask(request("GET", "/1")))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            reader, writer = await proxy.connect()
+            writer.write(request("POST", "/refused", b"Transfer-Encoding: chunked\r\n", close=False) + b"3\r\nabc\r\n")
+            account = proxy.plane._plane.snapshot.pools["p"].account
+            await proxy.settled(lambda: len(account.waiting) == 1)
+            if end == "stops":
+                writer.write_eof()
+            else:
+                writer.write(b"ZZ\r\n" if end == "breaks" else b"b\r\n12345678901\r\n")
+            assert parts(await asyncio.wait_for(reader.read(), PATIENCE_S))[0] in (400, 413)
+            writer.close()
+            assert not account.waiting
+            gate.set()
+            assert parts(await first)[0] == 200
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
+            assert b"refused" not in b0.octets
+            assert parts(await proxy.ask(request("GET", "/2")))[0] == 200
+
+
+@pytest.mark.parametrize("how", ["plain", "half-closed", "pipelined"])
+async def test_a_client_that_never_reads_does_not_keep_its_connection(how: str) -> None:
+    huge = b"x" * 8_000_000
+    timeouts = ListenerTimeouts(body_idle=0.3, keep_alive=0.3)
+    async with backend(answering(answer(huge))) as b0, running(pool_of(b0.port), timeouts=timeouts) as proxy:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", proxy.port))
+        await asyncio.get_running_loop().sock_sendall(sock, request(close=False) * (5 if how == "pipelined" else 1))
+        if how == "half-closed":
+            await proxy.settled(lambda: len(b0.octets) > 0)
+            sock.shutdown(socket.SHUT_WR)
+        await proxy.settled(lambda: proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) == 1)
+        await proxy.settled(lambda: proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) == 0)
+        assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+        sock.close()
+
+
+async def test_a_client_that_reads_slowly_gets_everything() -> None:
+    huge = b"x" * 1_500_000
+    timeouts = ListenerTimeouts(body_idle=0.3, keep_alive=0.3)
+    async with backend(answering(answer(huge))) as b0, running(pool_of(b0.port), timeouts=timeouts) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=4096)
+        writer.write(request())
+        await read_head(reader)
+        got = 0
+        while data := await reader.read(30_000):
+            got += len(data)
+            await asyncio.sleep(0.02)
+        assert got == len(huge)
+        writer.close()
