@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from lbproxy import __version__
+from lbproxy.simulate.options import add_options as add_simulate_options
 
 if TYPE_CHECKING:
     from lbproxy.core.spec import Config, PoolSpec
@@ -33,6 +34,7 @@ examples:
   lbproxy check lbproxy.yaml            say everything that is wrong with a file
   lbproxy run -c lbproxy.yaml           carry traffic
   lbproxy explain alice                 who owns the key alice, who comes next, and why
+  lbproxy simulate --hot 20%            what one user with a fifth of the traffic does to the others
   lbproxy config --resolved | less      the configuration with every default filled in
   lbproxy schema > lbproxy.schema.json  for editors
 
@@ -58,6 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    _fill_standard_streams()
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
@@ -77,6 +80,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         described = " ".join(f"{type(error).__name__}: {error}".split())
         return _fail(BAD, f"lbproxy: this is a bug: {described} (LBPROXY_TRACEBACK=1 shows where)")
     return code
+
+
+def _fill_standard_streams() -> None:
+    """Open /dev/null in the place of each standard stream that is closed, or the next file or socket would take its
+    number, and what is printed would go there."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(descriptor, True)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # it stays open, as a standard stream does
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -168,6 +186,10 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     _config_option(explain)
     _json_option(explain)
     explain.set_defaults(command=_explain)
+
+    simulate = commands.add_parser("simulate", help="run the core that routes on imagined or recorded traffic")
+    add_simulate_options(simulate)
+    simulate.set_defaults(command=_simulate)
 
     config = commands.add_parser(
         "config",
@@ -270,7 +292,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _explain(arguments: argparse.Namespace) -> int:
     key = _key(arguments.key, arguments.hex)
-    pool = _pool(_load(arguments.config), arguments.pool)
+    pool = _pool(_load(arguments.config), arguments.pool, "explain")
     from lbproxy.control.explain import explain, to_json, to_text
 
     found = explain(pool, key)
@@ -279,6 +301,22 @@ def _explain(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(to_text(found))
     return OK
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from lbproxy.simulate.command import Misused, run
+    from lbproxy.simulate.record import Unusable
+
+    pool, zone = None, ""
+    if arguments.config is not None:
+        config = _load(arguments.config)
+        pool, zone = _pool(config, arguments.pool, "simulate"), config.zone
+    try:
+        return run(arguments, pool, zone)
+    except Misused as error:
+        raise Stop(USAGE, f"lbproxy simulate: {error}") from None
+    except Unusable as error:
+        raise Stop(BAD, f"lbproxy simulate: {error}") from None
 
 
 def _config(arguments: argparse.Namespace) -> int:
@@ -336,16 +374,16 @@ def _load(given: str | None) -> Config:
         raise Stop(BAD, str(error)) from None
 
 
-def _pool(config: Config, name: str | None) -> PoolSpec:
+def _pool(config: Config, name: str | None, command: str) -> PoolSpec:
     pools = {pool.name: pool for pool in config.pools}
     if name is None and len(pools) == 1:
         return config.pools[0]
     if name is None:
-        raise Stop(USAGE, f"lbproxy explain: there are several pools, name one with --pool: {', '.join(pools)}")
+        raise Stop(USAGE, f"lbproxy {command}: there are several pools, name one with --pool: {', '.join(pools)}")
     if name not in pools:
         close = difflib.get_close_matches(name, pools, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(pools)}"
-        raise Stop(USAGE, f"lbproxy explain: no pool {name}, {hint}")
+        raise Stop(USAGE, f"lbproxy {command}: no pool {name}, {hint}")
     return pools[name]
 
 

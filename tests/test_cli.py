@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -355,3 +356,9 @@ def test_check_loads_nothing_that_carries_traffic() -> None:
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     found = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True, timeout=30)
     assert found.stdout.splitlines()[-1] == b"[]"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_trouble(closed: str) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m lbproxy version {closed}"
+    assert subprocess.run(["sh", "-c", command], timeout=30).returncode == 0
