@@ -1,7 +1,7 @@
 """The composition root: the one file that knows every package, and the life of a running proxy.
 
-    run(path)           what `lbproxy run` does; returns the exit code
-    Server(config)      the same in pieces, for whoever embeds it (the demo)
+    run(path)                what `lbproxy run` does; returns the exit code
+    Server(config, source)   the same in pieces, for whoever embeds it (the demo)
 
 Signals: SIGTERM and SIGINT drain and end with 0, a second one ends at once; SIGHUP reloads; SIGUSR1 reopens the logs.
 """
@@ -10,12 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import platform
 import signal
 import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -23,15 +19,14 @@ import uvloop
 
 from lbproxy import __version__
 from lbproxy.control.admin.app import AdminServer, build_app
-from lbproxy.control.admin.documents import pools_document, workers_document
-from lbproxy.control.config import ConfigError, load
-from lbproxy.control.reload import Refused, Reloader, ReloadResult
+from lbproxy.control.admin.guard import Guard
+from lbproxy.control.config import ConfigError
+from lbproxy.control.source import Source
 from lbproxy.core.spec import Address, Config
-from lbproxy.observe.facts import process_families
+from lbproxy.instance import Instance
 from lbproxy.observe.journal import Journal, LoggingBridge, Stderr, describe
-from lbproxy.observe.lines import iso_time
 from lbproxy.sockets import CannotListen, Listening, listen
-from lbproxy.supervisor import CannotApply, CannotStart, Supervisor
+from lbproxy.supervisor import CannotStart, Supervisor
 
 OK: Final = 0
 FAILED: Final = 1
@@ -40,21 +35,18 @@ _OWNER_ONLY: Final = 0o600
 
 
 class Server:
-    """A running proxy: supervisor, admin API and reloading. Is also what the admin API looks at (`admin.view.View`)."""
+    """A running proxy with its admin API."""
 
-    def __init__(
-        self, config: Config, reload_from: Callable[[], Config] | None = None, emit: Stderr | None = None
-    ) -> None:
-        """`reload_from` reads the configuration again and may raise ConfigError; without it, it stays as it is.
-
-        Raises CannotStart."""
-        self._emit = emit or Stderr(config.log.level, config.log.format)
-        self.journal = Journal(self._emit)
-        self.supervisor = Supervisor(config, self.journal)
-        self._reloader = Reloader(config, reload_from or (lambda: config), self._apply, self.journal)
-        self._started_at = time.time()
+    def __init__(self, config: Config, source: Source, emit: Stderr | None = None) -> None:
+        """`source` is where the configuration came from and is read from again. Raises CannotStart."""
+        self.instance = Instance(config, source, emit or Stderr(config.log.level, config.log.format))
+        self.journal = self.instance.journal
         self._admin_listening: list[Listening] = []
         self._admin: AdminServer | None = None
+
+    @property
+    def supervisor(self) -> Supervisor:
+        return self.instance.supervisor
 
     @property
     def admin_address(self) -> str:
@@ -66,7 +58,7 @@ class Server:
         config = self.supervisor.config
         try:
             await self._start_admin(config)
-            await self.supervisor.start()
+            await self.instance.start()
         except CannotListen as error:
             raise CannotStart(str(error)) from None
         self.journal.info(
@@ -82,19 +74,14 @@ class Server:
     async def stop(self) -> None:
         """Drain, and give everything back."""
         self.journal.info("draining", timeout_s=self.supervisor.config.drain_timeout)
-        await self.supervisor.drain()
+        await self.instance.stop()
         await self._close()
         self.journal.info("stopped")
 
     async def abort(self) -> None:
         """End at once."""
-        self.supervisor.kill()
-        await self.supervisor.drain()
+        await self.instance.abort()
         await self._close()
-
-    async def reload(self) -> ReloadResult:
-        """Read the configuration again and put it in force, or tell why not."""
-        return await self._reloader.reload()
 
     async def _start_admin(self, config: Config) -> None:
         spec = config.admin
@@ -102,8 +89,8 @@ class Server:
             self._admin_listening.append(listen(spec.listen))
         if spec.socket:
             self._admin_listening.append(listen(Address("", 0, spec.socket), mode=_OWNER_ONLY))
-        hosts = [spec.listen.host] if spec.listen is not None else []
-        self._admin = AdminServer(build_app(self, self.journal, hosts))
+        guard = Guard([spec.listen.host] if spec.listen is not None else [], spec.token_file)
+        self._admin = AdminServer(build_app(self.instance, self.journal, guard))
         await self._admin.start([listening.sockets[0] for listening in self._admin_listening])
 
     async def _close(self) -> None:
@@ -111,61 +98,7 @@ class Server:
             await self._admin.stop()
         for listening in self._admin_listening:
             listening.close()
-        self.supervisor.close()
-
-    async def _apply(self, config: Config) -> bool:
-        try:
-            is_complete = await self.supervisor.apply(config)
-        except CannotApply as error:
-            raise Refused(str(error)) from None
-        self._emit.configure(config.log.level, config.log.format)
-        self.journal.info(
-            "configuration applied",
-            generation=self.supervisor.generation,
-            fingerprint=self.supervisor.snapshot.fingerprint,
-        )
-        return is_complete
-
-    # What the admin API asks
-
-    def readiness(self) -> tuple[bool, str]:
-        supervisor = self.supervisor
-        if supervisor.is_draining:
-            return False, "draining"
-        statuses = supervisor.statuses()
-        ready = sum(status.state == "ready" for status in statuses)
-        return supervisor.is_ready(), f"{ready} of {len(statuses)} workers ready"
-
-    def metrics(self) -> str:
-        supervisor = self.supervisor
-        families = process_families(supervisor.statuses(), supervisor.restarts, self._reloader.status)
-        return supervisor.page.render(supervisor.slabs, families)
-
-    def info(self) -> dict[str, Any]:
-        supervisor = self.supervisor
-        return {
-            "version": __version__,
-            "python": platform.python_version(),
-            "pid": os.getpid(),
-            "started_at": iso_time(int(self._started_at * 1000)),
-            "uptime_s": round(time.time() - self._started_at, 3),
-            "config": supervisor.config.source,
-            "generation": supervisor.generation,
-            "fingerprint": supervisor.snapshot.fingerprint,
-            "ready": supervisor.is_ready(),
-            "draining": supervisor.is_draining,
-            "workers": len(supervisor.statuses()),
-            "listeners": [{"name": name, "address": text} for name, text in supervisor.addresses.items()],
-        }
-
-    def pools(self) -> dict[str, Any]:
-        supervisor = self.supervisor
-        return pools_document(supervisor.snapshot, supervisor.layout.rows, supervisor.totals())
-
-    def workers(self) -> dict[str, Any]:
-        supervisor = self.supervisor
-        lists = supervisor.slabs.lists(supervisor.layout.end)
-        return workers_document(supervisor.statuses(), supervisor.layout.rows, lists)
+        self.instance.close()
 
 
 class _Signals:
@@ -191,7 +124,7 @@ class _Signals:
             await self._wants_reload.wait()
             self._wants_reload.clear()
             try:
-                await self._server.reload()
+                await self._server.instance.reload_now()
             except Exception as error:  # a bug, and no reason to stop carrying traffic
                 self._server.journal.error("reload failed", error=describe(error))
 
@@ -204,13 +137,20 @@ async def _first(*waits: asyncio.Future[Any]) -> None:
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 
 
+async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in (one, other)]
+    await _first(*waits)
+    for wait in waits:
+        wait.cancel()
+
+
 async def serve(server: Server) -> int:
     """Run a server until a signal ends it; returns the exit code. Raises CannotStart."""
     asyncio.get_running_loop().set_exception_handler(partial(_tell_exception, server.journal))
     bridge = LoggingBridge(server.journal)
     logging.getLogger().addHandler(bridge)
     signals = _Signals(server)
-    stop = asyncio.create_task(signals.stop.wait())
+    stop = asyncio.create_task(_either(signals.stop, server.instance.stop_wanted))
     abort = asyncio.create_task(signals.abort.wait())
     starting = asyncio.create_task(server.start())
     try:
@@ -250,19 +190,15 @@ def _tell_exception(journal: Journal, loop: asyncio.AbstractEventLoop, context: 
 
 def run(path: str) -> int:
     """Run the proxy that the file describes until a signal ends it; returns the exit code."""
+    source = Source(path)
     try:
-        config = load(path)
+        config = source.load()
     except ConfigError as error:
         print(error, file=sys.stderr)
         return FAILED
-    return run_config(config, lambda: load(path))
-
-
-def run_config(config: Config, reload_from: Callable[[], Config] | None = None) -> int:
-    """Run a proxy with this configuration until a signal ends it; returns the exit code."""
 
     async def main() -> int:
-        return await serve(Server(config, reload_from))
+        return await serve(Server(config, source))
 
     try:
         return uvloop.run(main())

@@ -11,11 +11,11 @@ from typing import Any, Final
 import promql_parser
 import yaml
 
+from lbproxy.control import metrics_reference as reference
 from lbproxy.control.pool_state import CAUSES
 from lbproxy.control.probes import RESULTS
 from lbproxy.control.wellbeing import EJECTION_REASONS
 from lbproxy.core.health import STATES
-from lbproxy.observe import reference
 
 GRAFANA: Final = Path(__file__).parent.parent / "grafana"
 RULES: Final = GRAFANA / "rules"

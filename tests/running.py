@@ -47,6 +47,7 @@ class Proxy:
             "admin": {"listen": "127.0.0.1:0"},
             "log": {"format": "json", "access": {"path": str(self.access_log)}},
             "drain": {"timeout": "5s"},
+            "reload": {"watch": "0"},
         } | changes
         self.events: list[Event] = []
         self.other_output: list[str] = []

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import aiohttp
 import pytest
 
-from lbproxy.control.admin.app import AdminServer, build_app, is_own_host
+from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.documents import pools_document, workers_document
+from lbproxy.control.admin.guard import Guard, is_own_host
+from lbproxy.control.admin.view import Decision, Rejected
 from lbproxy.control.config import loads
+from lbproxy.control.events import Events
+from lbproxy.control.overrides import Override
+from lbproxy.control.ring_changes import RingChanges
+from lbproxy.control.scene import Scene, Shares
+from lbproxy.control.wellbeing import Mandate, States, Wellbeing
 from lbproxy.core import ledger
+from lbproxy.core.ring import Ring
 from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import Address
 from lbproxy.observe.facts import WorkerStatus
@@ -23,13 +33,17 @@ from lbproxy.observe.slabs import Layout
 from lbproxy.sockets import Listening, listen
 from lbproxy.supervisor import row_keys
 
+TOKEN = "correct horse"
+
 
 class Instance:
-    """Something to look at (`admin.view.View`)."""
+    """Something to look at and to steer (`admin.view.Instance`); what was asked of it is kept."""
 
     def __init__(self) -> None:
         self.ready = True
         self.broken = False
+        self.asked: list[tuple[Any, ...]] = []
+        self.kept = Events()
 
     def readiness(self) -> tuple[bool, str]:
         return self.ready, "2 of 2 workers ready" if self.ready else "draining"
@@ -43,10 +57,62 @@ class Instance:
         return {"version": "x"}
 
     def pools(self) -> dict[str, Any]:
-        return {"pools": []}
+        return {"pools": [{"name": "api", "backends": [{"name": "b1", "weight": 1}, {"name": "b2", "weight": 1}]}]}
 
     def workers(self) -> dict[str, Any]:
         return {"workers": []}
+
+    def config(self) -> dict[str, Any]:
+        return {"config": {}}
+
+    def hot_keys(self, pool: str) -> dict[str, Any]:
+        return {"pool": pool, "keys": []}
+
+    def explain(self, pool: str, key: bytes) -> dict[str, Any]:
+        return {"pool": pool, "key_hex": key.hex()}
+
+    def ring(self, pool: str) -> Ring | None:
+        return None
+
+    def ring_document(self, pool: str) -> dict[str, Any]:
+        if pool != "api":
+            raise Rejected(404, f"there is no pool {pool}")
+        return {"pool": pool, "sectors": []}
+
+    def events(self, after: int = 0) -> Sequence[dict[str, Any]]:
+        return self.kept.after(after)
+
+    def subscribe(self, notify: Callable[[], None]) -> Callable[[], None]:
+        return self.kept.subscribe(notify)
+
+    async def plan_change(self, pool: str, decisions: Sequence[Decision]) -> dict[str, Any]:
+        self.asked.append(("plan", pool, *decisions))
+        return {"moved_share": 0.1}
+
+    async def reload(self) -> dict[str, Any]:
+        self.asked.append(("reload",))
+        if self.broken:
+            raise Rejected(409, "the configuration is refused", problems=["a.yaml:1:1: what"])
+        return {"outcome": "applied"}
+
+    async def check_text(self, text: bytes) -> dict[str, Any]:
+        self.asked.append(("check", text))
+        return {"ok": True}
+
+    async def plan_text(self, text: bytes | None) -> dict[str, Any]:
+        self.asked.append(("plan", text))
+        return {"pools": []}
+
+    async def decide(
+        self, pool: str, decisions: Sequence[Decision], who: str, ttl_s: float | None, reason: str, is_forced: bool
+    ) -> dict[str, Any]:
+        self.asked.append((pool, *decisions, ttl_s, reason, is_forced))
+        self.who = who
+        found: dict[str, Any] = self.pools()["pools"][0]
+        return found
+
+    def drain_process(self) -> None:
+        self.asked.append(("drain",))
 
 
 class Served:
@@ -57,8 +123,10 @@ class Served:
         self.events: list[tuple[Level, str, Fields]] = []
         self.tcp: Listening = listen(Address("127.0.0.1", 0))
         self.unix: Listening = listen(Address("", 0, str(folder / "admin.sock")), mode=0o600)
+        self.token_file = folder / "token"
+        self.token_file.write_text(f"  {TOKEN}\n")
         journal = Journal(lambda level, event, fields: self.events.append((level, event, fields)))
-        self.server = AdminServer(build_app(self.instance, journal, ["lb.internal"]))
+        self.server = AdminServer(build_app(self.instance, journal, Guard(["lb.internal"], str(self.token_file))))
         self.url = f"http://{self.tcp.address}"
 
     async def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, aiohttp.ClientResponse]:
@@ -67,6 +135,31 @@ class Served:
             session.request(method, self.url + path, headers=headers) as answer,
         ):
             return answer.status, await answer.text(), answer
+
+    async def write(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str | None = TOKEN,
+        is_tcp: bool = True,
+        kind: str = "",
+        **headers: str,
+    ) -> tuple[int, dict[str, Any]]:
+        """Ask with a body: octets as they are (of that `kind`), anything else as JSON. Returns status and document."""
+        if token is not None:
+            headers |= {"Authorization": f"Bearer {token}"}
+        if body is not None and not isinstance(body, bytes):
+            body, kind = json.dumps(body).encode(), "application/json"
+        if kind:
+            headers |= {"Content-Type": kind}
+        connector = None if is_tcp else aiohttp.UnixConnector(self.unix.address.path)
+        url = self.url if is_tcp else "http://lbproxy"
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.request(method, url + path, headers=headers, data=body) as answer,
+        ):
+            return answer.status, json.loads(await answer.text())
 
 
 @pytest.fixture
@@ -92,7 +185,21 @@ async def test_metrics(served: Served) -> None:
     assert (status, text, answer.headers["Content-Type"]) == (200, "lbproxy_up 1\n", CONTENT_TYPE)
 
 
-@pytest.mark.parametrize("path", ["/v1/info", "/v1/pools", "/v1/workers"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/info",
+        "/v1/config",
+        "/v1/workers",
+        "/v1/pools",
+        "/v1/pools/api",
+        "/v1/pools/api/backends",
+        "/v1/pools/api/backends/b1",
+        "/v1/pools/api/ring",
+        "/v1/pools/api/hot-keys",
+        "/v1/pools/api/explain?key=ann",
+    ],
+)
 async def test_documents_are_json(served: Served, path: str) -> None:
     status, text, answer = await served.get(path)
     assert status == 200
@@ -114,6 +221,14 @@ async def test_every_answer_says_little_about_itself_and_is_not_kept(served: Ser
         ("GET", "/nothing", 404, "there is nothing at /nothing"),
         ("POST", "/v1/info", 405, "/v1/info takes GET, HEAD"),
         ("DELETE", "/metrics", 405, "/metrics takes GET, HEAD"),
+        ("GET", "/v1/pools/other", 404, "there is no pool other"),
+        ("GET", "/v1/pools/other/ring", 404, "there is no pool other"),
+        ("GET", "/v1/pools/api/backends/b9", 404, "pool api has no backend b9"),
+        ("GET", "/v1/pools/api/explain", 400, "name one key: key, or key_hex for octets that are no text"),
+        ("GET", "/v1/pools/api/explain?key=", 400, "the key is empty, and an empty key counts as a missing one"),
+        ("GET", "/v1/pools/api/explain?key_hex=xy", 400, "key_hex is not hexadecimal"),
+        ("GET", "/v1/pools/api/explain?kee=ann", 400, "there is no 'kee'; there is key, key_hex"),
+        ("GET", "/v1/events?after=x", 400, "after must be the number of an event"),
     ],
 )
 async def test_errors_are_problem_documents(served: Served, method: str, path: str, status: int, detail: str) -> None:
@@ -170,6 +285,209 @@ async def test_over_the_unix_socket_any_host_will_do(served: Served) -> None:
         assert answer.status == 200
 
 
+# A key
+
+
+async def test_keys_are_octets_and_may_stand_in_the_query_or_in_the_body(served: Served) -> None:
+    path = "/v1/pools/api/explain"
+    for query, octets in (("?key=%C3%A9%20x", "é x".encode()), ("?key_hex=ff00", b"\xff\x00")):
+        status, text, _ = await served.get(path + query)
+        assert (status, bytes.fromhex(json.loads(text)["key_hex"])) == (200, octets)
+    status, document = await served.write("POST", path, {"key": "ann"}, token=None)
+    assert (status, document["key_hex"]) == (200, b"ann".hex())
+
+
+# Who may change something
+
+WRITES = [
+    ("POST", "/v1/reload", None),
+    ("POST", "/v1/drain", None),
+    ("POST", "/v1/check", b"listen: x"),
+    ("POST", "/v1/plan", b"listen: x"),
+    ("PATCH", "/v1/pools/api/backends/b1", {"weight": 2}),
+    ("PATCH", "/v1/pools/api/backends", {"backends": {"b1": {"weight": 2}}}),
+    ("DELETE", "/v1/pools/api/backends/b1/overrides", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+async def test_over_tcp_writing_takes_the_token(served: Served, method: str, path: str, body: object) -> None:
+    for token in (None, "", "correct", TOKEN + "x", "corr\u00e9ct"):
+        status, document = await served.write(method, path, body, token)
+        assert (status, document["detail"]) == (401, "the token is missing or wrong")
+    assert served.instance.asked == []
+    status, _ = await served.write(method, path, body, Authorization="Basic abc", token=None)
+    assert status == 401
+    status, _ = await served.write(method, path, body)
+    assert status in (200, 202)
+    assert len(served.instance.asked) == 1
+    # A token that is changed counts from now on.
+    served.token_file.write_text("another")
+    assert (await served.write(method, path, body))[0] == 401
+    assert (await served.write(method, path, body, "another"))[0] in (200, 202)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+async def test_over_the_unix_socket_it_takes_none(served: Served, method: str, path: str, body: object) -> None:
+    assert (await served.write(method, path, body, None, is_tcp=False))[0] in (200, 202)
+    assert len(served.instance.asked) == 1
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
+)
+async def test_no_other_web_page_may(
+    served: Served, method: str, path: str, body: object, headers: dict[str, str]
+) -> None:
+    for is_tcp in (True, False):
+        assert (await served.write(method, path, body, is_tcp=is_tcp, **headers))[0] == 403
+    assert served.instance.asked == []
+    assert (await served.write(method, path, body, Origin=served.url))[0] in (200, 202)
+
+
+async def test_without_a_usable_token_nobody_may(served: Served, tmp_path: Path) -> None:
+    served.token_file.write_text("\n")
+    assert (await served.write("POST", "/v1/reload", token=""))[0] == 503
+    served.token_file.unlink()
+    assert (await served.write("POST", "/v1/reload"))[0] == 503
+    guard = Guard()
+    assert (guard.writes, Guard((), "x").writes) == ("off", "token")
+    tcp = listen(Address("127.0.0.1", 0))
+    server = AdminServer(build_app(served.instance, Journal(lambda *_: None), guard))
+    await server.start([tcp.sockets[0]])
+    served.url = f"http://{tcp.address}"
+    status, document = await served.write("POST", "/v1/reload", token="")
+    assert (status, "admin.token_file" in document["detail"]) == (403, True)
+    await server.stop()
+    tcp.close()
+    assert served.instance.asked == []
+
+
+# What can be changed
+
+
+async def test_a_refused_reload_says_every_problem(served: Served) -> None:
+    served.instance.broken = True
+    status, document = await served.write("POST", "/v1/reload")
+    assert (status, document["status"], document["problems"]) == (409, 409, ["a.yaml:1:1: what"])
+
+
+@pytest.mark.parametrize(
+    ("body", "decision", "rest"),
+    [
+        ({"weight": 2}, (2.0, ...), (None, "", False)),
+        ({"weight": 0.5, "ttl": "10m", "reason": "try"}, (0.5, ...), (600.0, "try", False)),
+        ({"weight": None}, (None, ...), (None, "", False)),
+        ({"state": "drain", "ttl": 2.5, "force": True}, (..., True), (2.5, "", True)),
+        ({"state": "active", "weight": 1}, (1.0, False), (None, "", False)),
+    ],
+)
+async def test_decisions(
+    served: Served,
+    body: dict[str, Any],
+    decision: tuple[float | EllipsisType | None, bool | EllipsisType],
+    rest: tuple[Any, ...],
+) -> None:
+    status, document = await served.write("PATCH", "/v1/pools/api/backends/b1", body)
+    assert (status, document["name"]) == (200, "b1")
+    assert served.instance.asked == [("api", Decision("b1", *decision), *rest)]
+    assert served.instance.who == "token from 127.0.0.1"
+    several = {"backends": {"b2": {name: body[name] for name in body if name in ("weight", "state")}}}
+    several |= {name: body[name] for name in body if name not in ("weight", "state")}
+    status, _ = await served.write("PATCH", "/v1/pools/api/backends", several, None, is_tcp=False)
+    assert status == 200
+    assert served.instance.asked[-1] == ("api", Decision("b2", *decision), *rest)
+    assert served.instance.who not in ("", "unknown", "token from 127.0.0.1")
+    assert [event for _, event, _ in served.events] == ["admin write"] * 2
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({}, "nothing is wanted of b1"),
+        (None, "nothing is wanted of b1"),
+        ({"wait": 1}, "there is no 'wait'"),
+        ({"weight": -1}, "weight must be a number"),
+        ({"weight": True}, "weight must be a number"),
+        ({"weight": "2"}, "weight must be a number"),
+        ({"weight": 1e9}, "weight must be a number"),
+        ({"state": "down"}, "state must be 'drain' or 'active'"),
+        ({"weight": 1, "ttl": "10"}, "ttl"),
+        ({"weight": 1, "ttl": 0}, "ttl must be a duration"),
+        ({"weight": 1, "ttl": True}, "ttl must be a duration"),
+        ({"weight": 1, "reason": 5}, "reason must be a text"),
+        ({"weight": 1, "reason": "x" * 501}, "reason must be a text"),
+        ({"weight": 1, "force": "yes"}, "force must be true or false"),
+        ([1], "the body must be a JSON object"),
+        (b"{", "the body must be application/json"),
+    ],
+)
+async def test_what_is_no_decision(served: Served, body: object, detail: str) -> None:
+    status, document = await served.write("PATCH", "/v1/pools/api/backends/b1", body)
+    assert status in (400, 415)
+    assert detail in document["detail"]
+    assert served.instance.asked == []
+
+
+@pytest.mark.parametrize("body", [b"{", b"[", b"\xff", b'{"weight": NaN}', b"[" * 100_000])
+async def test_what_is_no_json(served: Served, body: bytes) -> None:
+    status, document = await served.write("PATCH", "/v1/pools/api/backends/b1", body, kind="application/json")
+    assert (status, document["detail"]) == (400, "the body is not JSON")
+
+
+async def test_bodies_have_an_end(served: Served) -> None:
+    large = b" " * (2 << 20)
+    assert (await served.write("PATCH", "/v1/pools/api/backends/b1", large, kind="application/json"))[0] == 413
+    assert (await served.write("POST", "/v1/check", b" " * (5 << 20)))[0] == 413
+    assert (await served.write("POST", "/v1/reload", b"x"))[0] == 400
+    assert served.instance.asked == []
+
+
+async def test_a_backend_that_is_not_there_cannot_be_changed(served: Served) -> None:
+    assert (await served.write("PATCH", "/v1/pools/api/backends/b9", {"weight": 1}))[0] == 404
+    assert (await served.write("DELETE", "/v1/pools/api/backends/b9/overrides"))[0] == 404
+    assert served.instance.asked == []
+
+
+async def test_plans(served: Served) -> None:
+    asked = {"pool": "api", "backends": {"b1": {"weight": 2}, "b2": {"state": "drain"}}}
+    assert await served.write("POST", "/v1/plan", asked, token=None) == (200, {"moved_share": 0.1})
+    assert served.instance.asked == [("plan", "api", Decision("b1", 2.0), Decision("b2", is_drained=True))]
+    for wrong in ({}, {"pool": "api"}, {"pool": "api", "backends": []}, {"pool": 5, "backends": {"b1": {"weight": 1}}}):
+        assert (await served.write("POST", "/v1/plan", wrong, token=None))[0] == 400
+    assert (await served.write("POST", "/v1/plan", asked, token=None, Origin="http://evil.example"))[0] == 403
+    assert (await served.write("POST", "/v1/plan", b"listen: x"))[0] == 200
+    assert (await served.write("POST", "/v1/plan"))[0] == 200
+    assert served.instance.asked[1:] == [("plan", b"listen: x"), ("plan", None)]
+
+
+# Events
+
+
+async def test_events_come_as_they_happen_and_from_where_one_left_off(served: Served) -> None:
+    kept = served.instance.kept
+    for number in range(3):
+        kept.add("info", "worker ready", {"worker": number})
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{served.url}/v1/events") as new,
+        session.get(f"{served.url}/v1/events?after=1") as old,
+        session.get(f"{served.url}/v1/events", headers={"Last-Event-ID": "2"}) as resumed,
+    ):
+        assert new.content_type == "text/event-stream"
+        kept.add("warning", "backend state", {"pool": "api", "backend": "b1", "state": "down"})
+        for answer, numbers in ((new, [4]), (old, [2, 3, 4]), (resumed, [3, 4])):
+            for number in numbers:
+                async with asyncio.timeout(10):
+                    lines = [(await answer.content.readline()).decode().rstrip() for _ in range(4)]
+                assert (lines[0], lines[3]) == (f"id: {number}", "")
+                event = json.loads(lines[2].removeprefix("data: "))
+                assert lines[1] == f"event: {event['kind']}"
+        assert (event["kind"], event["text"]) == ("state", "b1 is down")
+
+
 # The documents
 
 CONFIG = loads(
@@ -186,15 +504,44 @@ pools:
 )
 
 
+class Stood:
+    """How things stand, without workers."""
+
+    def __init__(self) -> None:
+        self.layout = Layout()
+        self.rows = self.layout.assign(row_keys(CONFIG), 1)
+        self.totals = [0] * self.layout.end
+        journal = Journal(lambda *_: None)
+        self.being = Wellbeing([], self, journal, None, lambda: 1000.0, lambda: 1_796_040_000.0)
+        self.being.install(self.being.prepare(CONFIG))
+        self.rings = RingChanges(journal)
+        self.snapshot = build_snapshot(CONFIG, 1, self.rows)
+        self.snapshot.pools["api"].adopt(self.being.mandate().states["api"])
+
+    def tell(self, states: States) -> None:
+        self.snapshot.pools["api"].adopt(states["api"])
+
+    def reweigh(self, mandate: Mandate) -> None:
+        self.snapshot = build_snapshot(CONFIG, 2, self.rows, self.snapshot, weights=mandate.weights)
+        self.snapshot.pools["api"].adopt(mandate.states["api"])
+
+    def pool(self) -> dict[str, Any]:
+        scene = Scene(self.snapshot, self.rows, self.totals, self.being, self.rings, Shares(), 1000.0, 1_796_040_000.0)
+        (pool,) = pools_document(scene)["pools"]
+        json.dumps(pool)
+        found: dict[str, Any] = pool
+        return found
+
+
 def test_pools_tell_weights_shares_and_counts() -> None:
-    layout = Layout()
-    rows = layout.assign(row_keys(CONFIG), 1)
-    totals = [0] * layout.end
+    stood = Stood()
+    rows, totals = stood.rows, stood.totals
     totals[rows[("pool", "api")] + ledger.POOL_REQUESTS + 1] = 40
     totals[rows[("pool", "api")] + ledger.POOL_DECISIONS + ledger.NO_KEY] = 5
     totals[rows[("backend", "api", "b2")] + ledger.BACKEND_REQUESTS + 1] = 30
     totals[rows[("backend", "api", "b2")] + ledger.BACKEND_IN_FLIGHT] = 2
-    (pool,) = pools_document(build_snapshot(CONFIG, 1, rows), rows, totals)["pools"]
+    totals[rows[("backend", "api", "b2")] + ledger.BACKEND_DURATION] = 5
+    pool = stood.pool()
     assert pool["requests"] == {"1xx": 0, "2xx": 40, "3xx": 0, "4xx": 0, "5xx": 0}
     assert pool["decisions"] == dict.fromkeys(ledger.DECISIONS, 0) | {"no_key": 5}
     first, second, third = pool["backends"]
@@ -209,6 +556,44 @@ def test_pools_tell_weights_shares_and_counts() -> None:
     assert sum(backend["ring_share"] for backend in pool["backends"]) == pytest.approx(1)
     assert (third["weight"], third["points"], third["ring_share"], third["expected_share"]) == (0, 0, 0, 0)
     assert pool["ring"]["points"] == 4 * 1024
+    assert pool["ring"]["last_change"] is None
+    assert (second["duration"]["counts"][0], len(second["duration"]["counts"])) == (5, 16)
+    assert (pool["key_sources"], pool["eligible"], pool["panic"]) == (["header X-User-ID"], 2, False)
+    assert [backend["state"] for backend in pool["backends"]] == ["up", "up", "draining"]
+    assert first["state_since"] == "2026-11-30T12:00:00.000Z"
+    assert (first["override"], first["overrides"], first["probe"], first["slots"]) == (None, [], None, 2)
+
+
+def test_overrides_stand_wherever_the_weight_does() -> None:
+    stood = Stood()
+    now = 1_796_040_000.0
+    stood.being.decide(
+        [
+            Override("api", "b1", "weight", 3.0, 1.0, "ann", now, now + 60, "try"),
+            Override("api", "b2", "drain", 0.0, 3.0, "bob", now + 1, None, "repair"),
+        ]
+    )
+    first, second, _ = stood.pool()["backends"]
+    assert (first["weight"], first["effective_weight"], first["wanted_weight"]) == (1, 3, 3)
+    assert first["expected_share"] == 0.5
+    assert first["override"] == {
+        "weight": 3.0,
+        "state": None,
+        "by": "ann",
+        "since": "2026-11-30T12:00:00.000Z",
+        "expires_at": "2026-11-30T12:01:00.000Z",
+        "reason": "try",
+    }
+    assert (second["state"], second["eligible"]) == ("draining", False)
+    assert (second["override"]["state"], second["override"]["weight"], second["override"]["by"]) == (
+        "drain",
+        None,
+        "bob",
+    )
+    stood.being.observe_streak("api", "b1", "reset")
+    first = stood.pool()["backends"][0]
+    assert (first["state"], first["state_until"]) == ("ejected", "2026-11-30T12:00:10.000Z")
+    assert first["ejections"] == {"count": 1, "spared": 0}
 
 
 def test_workers_tell_each_slot() -> None:
@@ -228,6 +613,8 @@ def test_workers_tell_each_slot() -> None:
         "restarts": 4,
         "requests": 0,
         "connections_open": 0,
+        "lag_s": 0.0,
+        "log_dropped": 0,
     }
     assert (second["pid"], second["started_at"], second["requests"], second["connections_open"]) == (
         99,

@@ -21,11 +21,11 @@ import pytest
 import yaml
 
 from lbproxy import cli
+from lbproxy.control import metrics_reference as reference
 from lbproxy.control.config import loads
 from lbproxy.core import exchange
 from lbproxy.core.ledger import DECISIONS, REJECTIONS, RETRY_REASONS, UPSTREAM_ERRORS
 from lbproxy.core.retry import REFUSALS
-from lbproxy.observe import reference
 from tests.running import Backends, Proxy, until
 from tests.tools import require_tool
 
@@ -202,7 +202,8 @@ def test_every_metric_that_is_named_exists(document: str) -> None:
 
 
 def test_the_metrics_reference_is_the_generated_one() -> None:
-    assert read("docs/metrics.md") == reference.markdown(), "run: python -m lbproxy.observe.reference > docs/metrics.md"
+    command = "python -m lbproxy.control.metrics_reference > docs/metrics.md"
+    assert read("docs/metrics.md") == reference.markdown(), f"run: {command}"
 
 
 def words_of(document: str) -> set[str]:

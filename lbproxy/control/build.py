@@ -36,6 +36,7 @@ def build(file: schema.File, source: str = "") -> spec.Config:
         ),
         log=spec.LogSpec(file.log.level, file.log.format, spec.AccessLogSpec(**dict(file.log.access))),
         drain_timeout=file.drain.timeout,
+        watch=file.reload.watch,
         zone=file.zone,
         source=source,
     )

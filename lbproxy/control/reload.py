@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from lbproxy.control.config import ConfigError
 from lbproxy.core.spec import Config
@@ -53,7 +53,8 @@ class Reloader:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`load` raises ConfigError, `apply` raises Refused and tells whether all workers have acknowledged."""
-        self._started_with = config
+        self.started_with: Final = config
+        self.last: ReloadResult | None = None
         self._current = config
         self._load = load
         self._apply = apply
@@ -62,12 +63,18 @@ class Reloader:
         self._turn = asyncio.Lock()
         self.status = ReloadStatus(dict.fromkeys(RELOAD_RESULTS, 0), True, wall())
 
+    @property
+    def needs_restart(self) -> tuple[str, ...]:
+        """What has been read since and is not in force."""
+        return needs_restart(self.started_with, self._current)
+
     async def reload(self) -> ReloadResult:
         """Do it, after any that is under way. Never raises for what a file can hold."""
         async with self._turn:
             result = await self._reload()
             counts = dict(self.status.counts)
             counts[result.outcome] += 1
+            self.last = result
             self.status = ReloadStatus(counts, result.outcome != "refused", self._wall())
             return result
 
@@ -78,13 +85,13 @@ class Reloader:
             return self._refuse(tuple([problem.headline() for problem in error.problems]))
         if config == self._current:
             self._journal.info("configuration unchanged")
-            return ReloadResult("unchanged", needs_restart=needs_restart(self._started_with, config))
+            return ReloadResult("unchanged", needs_restart=needs_restart(self.started_with, config))
         try:
             is_complete = await self._apply(config)
         except Refused as error:
             return self._refuse((str(error),))
         self._current = config
-        waiting = needs_restart(self._started_with, config)
+        waiting = needs_restart(self.started_with, config)
         if waiting:
             self._journal.warning("a restart is needed", fields=", ".join(waiting))
         if not is_complete:

@@ -491,6 +491,16 @@ class Drain(Section):
     )
 
 
+class Reload(Section):
+    """When this file is read again, besides SIGHUP, `lbproxy reload` and the admin API."""
+
+    watch: Span = Field(
+        default=1.0,
+        description="How often the file is looked at. A change is taken up once two looks in a row have found the same "
+        "file; a bad one changes nothing. `0`: it is not watched.",
+    )
+
+
 class File(Section):
     """The whole file."""
 
@@ -505,3 +515,4 @@ class File(Section):
     admin: Admin = Field(default_factory=Admin)
     log: Log = Field(default_factory=Log)
     drain: Drain = Field(default_factory=Drain)
+    reload: Reload = Field(default_factory=Reload)

@@ -300,7 +300,8 @@ class AdminSpec:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole of a checked file with every default filled in. `workers` is already a number."""
+    """The whole of a checked file with every default filled in. `workers` is already a number; `watch` is how often,
+    in seconds, the file is looked at for changes, 0 for never."""
 
     listeners: tuple[ListenerSpec, ...]
     pools: tuple[PoolSpec, ...]
@@ -309,7 +310,8 @@ class Config:
     headers: HeaderPolicy = HeaderPolicy()
     admin: AdminSpec = AdminSpec()
     log: LogSpec = LogSpec()
-    drain_timeout: float = 30.0
     tracing: TracingSpec = TracingSpec()
+    drain_timeout: float = 30.0
+    watch: float = 1.0
     zone: str = ""
     source: str = field(default="", compare=False)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import uvloop
 
-from lbproxy.control.config import loads
-from lbproxy.core.spec import Address, Config
+from lbproxy.control.source import Source
+from lbproxy.core.spec import Address
 from lbproxy.demo.backends import KEY_HEADER, DemoBackend
 from lbproxy.demo.table import Picture, Screen, picture
 from lbproxy.demo.traffic import Traffic
@@ -81,7 +81,8 @@ async def _main(seconds: float | None, count: int, port: int | None) -> int:
         for backend in backends:
             stack.push_async_callback(backend.stop)
             await backend.start()
-        server = Server(_config(backends, port), emit=Stderr("warning"))
+        source = Source("demo", _config(backends, port))
+        server = Server(source.load(), source, Stderr("warning"))
         stack.push_async_callback(server.stop)
         await _unless(stop, server.start())
         if not stop.is_set():
@@ -103,20 +104,19 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait((task,))
 
 
-def _config(backends: Sequence[DemoBackend], port: int | None) -> Config:
+def _config(backends: Sequence[DemoBackend], port: int | None) -> str:
     """The configuration, as a file would say it. The last of several backends has twice the weight."""
     lines = [
         f"      - {{name: {backend.name}, url: http://127.0.0.1:{backend.port}, weight: {weight}}}"
         for backend, weight in zip(backends, _weights(len(backends)), strict=True)
     ]
-    text = _CONFIG.format(
+    return _CONFIG.format(
         port=_free(PORT) if port is None else port,
         workers=min(MAX_WORKERS, os.cpu_count() or 1),
         pool=POOL,
         backends="\n".join(lines),
         admin_port=_free(ADMIN_PORT),
     )
-    return loads(text, "demo")
 
 
 def _weights(count: int) -> list[int]:
@@ -164,4 +164,4 @@ async def _play(server: Server, seconds: float | None) -> None:
 
 
 def _picture(server: Server, traffic: Traffic) -> Picture:
-    return picture(server.pools()["pools"][0], traffic.homes, len(traffic.moved), traffic.failures)
+    return picture(server.instance.pools()["pools"][0], traffic.homes, len(traffic.moved), traffic.failures)

@@ -1,13 +1,12 @@
-"""docs/metrics.md: every metric there is, from the ledger's tables and from what the supervisor adds to the page.
+"""What docs/metrics.md is made from: the families of the ledger's tables, and those that the supervisor adds.
 
-python -m lbproxy.observe.reference > docs/metrics.md
+`control.metrics_reference` adds those of health and writes the page.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +24,8 @@ OPEN_LABELS: Final = frozenset(
 _INTRODUCTION: Final = """\
 # Metrics
 
-<!-- Written by `python -m lbproxy.observe.reference` from lbproxy/core/ledger.py and lbproxy/observe/facts.py. -->
+<!-- Written by `python -m lbproxy.control.metrics_reference` from lbproxy/core/ledger.py, lbproxy/observe/facts.py and
+lbproxy/control/health_families.py. -->
 
 `GET /metrics` on the admin address gives all of them in the Prometheus text format, summed over the workers. Counters
 live in shared memory that outlives a worker, so they stay exact and never fall back when one is killed; they start
@@ -63,21 +63,17 @@ def metrics() -> dict[str, list[Metric]]:
     reloads = ReloadStatus(dict.fromkeys(RELOAD_RESULTS, 0), True, 0.0)
     return {
         **sections,
-        "process": _known(process_families((), {}, reloads)),
-        "snapshot": _known(snapshot_families(_example())),
+        "process": known(process_families((), {}, reloads)),
+        "snapshot": known(snapshot_families(_example())),
     }
 
 
-def names() -> frozenset[str]:
-    """The name of every family, with its prefix."""
-    return frozenset(metric.name for section in metrics().values() for metric in section)
-
-
-def markdown() -> str:
-    """The reference: a table for each section."""
+def markdown(sections: Mapping[str, list[Metric]], titles: Mapping[str, tuple[str, str]]) -> str:
+    """The reference: a table for each section. `titles` are the title of each that is not known here, and what it is
+    about."""
     parts = [_INTRODUCTION]
-    for section, found in metrics().items():
-        title, about = _TITLES[section]
+    for section, found in sections.items():
+        title, about = titles[section] if section in titles else _TITLES[section]
         rows = "\n".join(map(_row, found))
         parts.append(f"## {title}\n\n{about}\n\n| metric | type | labels | |\n|---|---|---|---|\n{rows}\n")
     bounds = ", ".join(number(bound / 1e6) for bound in DURATION_BOUNDS)
@@ -104,7 +100,7 @@ def _counted(kind: RowKind) -> Iterator[Metric]:
     yield from families.values()
 
 
-def _known(families: Iterable[Family]) -> list[Metric]:
+def known(families: Iterable[Family]) -> list[Metric]:
     """The families that the supervisor makes; the values of their closed labels are read off the samples."""
     found = []
     for family in families:
@@ -119,17 +115,17 @@ def _known(families: Iterable[Family]) -> list[Metric]:
     return found
 
 
-def _example() -> Snapshot:
-    """A snapshot with one of everything, for the families that are made from one."""
+def example_config() -> Config:
+    """A configuration with one of everything."""
     backend = BackendSpec("b1", Address("127.0.0.1", 1))
-    config = Config(
+    return Config(
         listeners=(ListenerSpec("127.0.0.1:0", Address("127.0.0.1", 0)),),
         pools=(PoolSpec("api", (backend,), vnodes=1),),
         routes=(),
     )
+
+
+def _example() -> Snapshot:
+    """Its snapshot, for the families that are made from one."""
     rows: defaultdict[RowKey, int] = defaultdict(int)  # nothing is counted into them
-    return build_snapshot(config, 1, rows)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    return build_snapshot(example_config(), 1, rows)

@@ -1,77 +1,201 @@
-"""The JSON documents of the admin API, made from a snapshot and from cells."""
+"""The JSON documents of the admin API about pools and workers, made from a snapshot, from cells and from wellbeing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from lbproxy.control.admin.view import Document
-from lbproxy.core.balance import Backend, Pool
+from lbproxy.control.explain import source_words
+from lbproxy.control.overrides import Override
+from lbproxy.control.ring_changes import Change
+from lbproxy.control.scene import Scene, expected_shares
+from lbproxy.core.balance import SERVING, Backend, Pool
 from lbproxy.core.ledger import (
     BACKEND_ACTIVE,
     BACKEND_IDLE,
     BACKEND_IN_FLIGHT,
     BACKEND_OWNED,
-    BACKEND_REQUESTS,
-    CODE_CLASSES,
-    DECISIONS,
+    BACKEND_SPILLS_RECEIVED,
     LISTENER_OPEN,
-    POOL_DECISIONS,
     POOL_IN_FLIGHT,
-    POOL_REQUESTS,
     POOL_UPGRADED_OPEN,
+    TABLES,
+    WORKER_LAG,
+    WORKER_LOG_DROPPED,
     WORKER_REQUESTS,
     RowKey,
+    RowKind,
 )
-from lbproxy.core.snapshot import Snapshot
 from lbproxy.observe.facts import WorkerStatus
 from lbproxy.observe.lines import iso_time
 
 
-def pools_document(snapshot: Snapshot, rows: Mapping[RowKey, int], totals: Sequence[int]) -> Document:
-    """All pools. `totals` are the cells of all workers, summed."""
-    return {"pools": [_pool(pool, rows, totals) for pool in snapshot.pools.values()]}
+def pools_document(scene: Scene) -> Document:
+    """All pools."""
+    return {"pools": [_pool(scene, pool) for pool in scene.snapshot.pools.values()]}
 
 
-def _pool(pool: Pool, rows: Mapping[RowKey, int], totals: Sequence[int]) -> Document:
-    row = rows[("pool", pool.name)]
-    ring = pool.ring
-    owned = dict(zip(ring.names, ring.ownership(), strict=True))
-    points = dict(zip(ring.names, ring.counts, strict=True))
-    weight = sum(backend.spec.weight for backend in pool.backends.values())
+def _pool(scene: Scene, pool: Pool) -> Document:
+    row = scene.rows[("pool", pool.name)]
+    totals = scene.totals
+    serving = [backend for backend in pool.backends.values() if backend.state == SERVING]
+    bound = pool.spec.bounded_load
     return {
         "name": pool.name,
-        "requests": _by_code(totals, row + POOL_REQUESTS),
+        "key_sources": [source_words(source) for source in pool.spec.sticky.keys],
+        "requests": _labelled(totals, "pool", row, "requests_total"),
         "in_flight": totals[row + POOL_IN_FLIGHT],
-        "decisions": dict(zip(DECISIONS, totals[row + POOL_DECISIONS :], strict=False)),
+        "decisions": _labelled(totals, "pool", row, "route_decisions_total"),
+        "rejected": _labelled(totals, "pool", row, "requests_rejected_total"),
+        "retries": _labelled(totals, "pool", row, "retries_total"),
+        "duration": _histogram(totals, "pool", row, "request_duration_seconds"),
         "upgraded_open": totals[row + POOL_UPGRADED_OPEN],
-        "ring": {"fingerprint": ring.fingerprint, "points": sum(ring.counts), "vnodes": pool.spec.vnodes},
-        "backends": [
-            {
-                **_backend(backend, rows[("backend", pool.name, backend.name)], totals),
-                "expected_share": backend.spec.weight / weight if weight else 0.0,
-                "ring_share": float(owned[backend.name]),
-                "points": points[backend.name],
-            }
-            for backend in pool.backends.values()
-        ],
+        "bounded_load": {"factor": bound.factor, "min_gap": bound.min_gap},
+        "hot_keys": {"mode": pool.spec.hot_keys.mode},
+        "eligible": len(serving),
+        "panic": not serving,
+        "ring": _ring(pool, scene.rings.pools.get(pool.name, Change())),
+        "backends": _backends(scene, pool),
     }
 
 
-def _backend(backend: Backend, row: int, totals: Sequence[int]) -> Document:
+def _ring(pool: Pool, change: Change) -> Document:
+    last = None
+    if change.at:
+        at = iso_time(int(change.at * 1000))
+        last = {"at": at, "cause": change.cause, "moved_share": change.moved_share}
+    return {
+        "fingerprint": pool.ring.fingerprint,
+        "points": sum(pool.ring.counts),
+        "vnodes": pool.spec.vnodes,
+        "changes": sum(change.counts.values()),
+        "last_change": last,
+    }
+
+
+def _backends(scene: Scene, pool: Pool) -> list[Document]:
+    owned, expected = scene.shares.of(pool), expected_shares(pool)
+    points = dict(zip(pool.ring.names, pool.ring.counts, strict=True))
+    return [
+        {
+            **_backend(scene, pool, backend),
+            "expected_share": expected[backend.name],
+            "ring_share": owned[backend.name],
+            "points": points[backend.name],
+        }
+        for backend in pool.backends.values()
+    ]
+
+
+def _backend(scene: Scene, pool: Pool, backend: Backend) -> Document:
+    row = scene.rows[("backend", pool.name, backend.name)]
+    totals = scene.totals
     return {
         "name": backend.name,
         "address": str(backend.address),
-        "weight": backend.spec.weight,
         "zone": backend.spec.zone,
-        "requests": _by_code(totals, row + BACKEND_REQUESTS),
+        "weight": backend.spec.weight,
+        "effective_weight": backend.weight,
+        **_standing(scene, pool.name, backend),
+        "requests": _labelled(totals, "backend", row, "upstream_requests_total"),
         "in_flight": totals[row + BACKEND_IN_FLIGHT],
+        "slots": pool.slots(backend),
+        "max_in_flight": backend.spec.max_in_flight,
         "owned_requests": totals[row + BACKEND_OWNED],
+        "spills": _labelled(totals, "backend", row, "route_spills_total"),
+        "spills_received": totals[row + BACKEND_SPILLS_RECEIVED],
+        "errors": _labelled(totals, "backend", row, "upstream_errors_total"),
+        "duration": _histogram(totals, "backend", row, "upstream_request_duration_seconds"),
         "connections": {"active": totals[row + BACKEND_ACTIVE], "idle": totals[row + BACKEND_IDLE]},
     }
 
 
-def _by_code(totals: Sequence[int], first: int) -> Document:
-    return dict(zip(CODE_CLASSES, totals[first : first + len(CODE_CLASSES)], strict=True))
+def _standing(scene: Scene, pool: str, backend: Backend) -> Document:
+    """What health and the operator say of a backend."""
+    state = scene.being.pools[pool]
+    tally = scene.being.tallies[pool, backend.name]
+    facts = state.health.backends[backend.name]
+    word = state.words[backend.name]
+    overrides = scene.being.overrides.of(pool, backend.name)
+    return {
+        "state": word,
+        "state_since": iso_time(int(tally.since * 1000)),
+        "state_until": scene.moment({"held": facts.held_until, "ejected": facts.ejected_until}.get(word, 0.0)),
+        "eligible": backend.state == SERVING,
+        "empty": state.is_empty(backend.name),
+        "wanted_weight": state.wanted(backend.name),
+        "override": _combined(overrides),
+        "overrides": [override_document(override) for override in overrides],
+        "probe": {"result": tally.last_check, "at": iso_time(int(tally.checked_at * 1000))}
+        if tally.last_check
+        else None,
+        "ejections": {"count": sum(tally.ejections.values()), "spared": tally.spared},
+    }
+
+
+def override_document(override: Override) -> Document:
+    """One decision of an operator."""
+    return {
+        "pool": override.pool,
+        "backend": override.backend,
+        "what": override.what,
+        "weight": override.weight if override.what == "weight" else None,
+        "file_weight": override.beneath,
+        "by": override.who,
+        "since": iso_time(int(override.since * 1000)),
+        "expires_at": None if override.until is None else iso_time(int(override.until * 1000)),
+        "reason": override.reason,
+    }
+
+
+def _combined(overrides: Sequence[Override]) -> Document | None:
+    """All decisions about a backend in one; who and why are those of the last."""
+    if not overrides:
+        return None
+    last = max(overrides, key=lambda override: override.since)
+    return {
+        "weight": next((override.weight for override in overrides if override.what == "weight"), None),
+        "state": "drain" if any(override.what == "drain" for override in overrides) else None,
+        "by": last.who,
+        "since": iso_time(int(last.since * 1000)),
+        "expires_at": None if last.until is None else iso_time(int(last.until * 1000)),
+        "reason": last.reason,
+    }
+
+
+# Cells
+
+
+def _places(kind: RowKind) -> dict[str, list[tuple[str, int, tuple[int, ...]]]]:
+    """Of each metric in rows of this kind: the label's value, the offset, and the bounds of a histogram."""
+    found: dict[str, list[tuple[str, int, tuple[int, ...]]]] = {}
+    offset = 0
+    for column in TABLES[kind]:
+        found.setdefault(column.metric, []).append((column.value, offset, column.bounds))
+        offset += column.width
+    return found
+
+
+_PLACES: Final = {kind: _places(kind) for kind in TABLES}
+
+
+def _labelled(totals: Sequence[int], kind: RowKind, row: int, metric: str) -> Document:
+    """A family's counts by the value of its label."""
+    return {value: totals[row + offset] for value, offset, _ in _PLACES[kind][metric]}
+
+
+def _histogram(totals: Sequence[int], kind: RowKind, row: int, metric: str) -> Document:
+    ((_, offset, bounds),) = _PLACES[kind][metric]
+    first = row + offset
+    return {
+        "bounds_s": [bound / 1e6 for bound in bounds],
+        "counts": list(totals[first : first + len(bounds) + 1]),
+        "sum_s": totals[first + len(bounds) + 1] / 1e6,
+    }
+
+
+# Workers
 
 
 def workers_document(
@@ -80,18 +204,19 @@ def workers_document(
     """All worker slots. `lists` are the cells of each."""
     listeners = [start for key, start in rows.items() if key[0] == "listener"]
     row = rows[("worker",)]
+    return {"workers": [_worker(each, listeners, row, cells) for each, cells in zip(statuses, lists, strict=True)]}
+
+
+def _worker(status: WorkerStatus, listeners: Sequence[int], row: int, cells: Sequence[int]) -> dict[str, Any]:
     return {
-        "workers": [
-            {
-                "worker": status.slot,
-                "state": status.state,
-                "pid": status.pid or None,
-                "generation": status.generation,
-                "started_at": iso_time(int(status.since * 1000)) if status.since else None,
-                "restarts": status.restarts,
-                "requests": cells[row + WORKER_REQUESTS],
-                "connections_open": sum(cells[start + LISTENER_OPEN] for start in listeners),
-            }
-            for status, cells in zip(statuses, lists, strict=True)
-        ]
+        "worker": status.slot,
+        "state": status.state,
+        "pid": status.pid or None,
+        "generation": status.generation,
+        "started_at": iso_time(int(status.since * 1000)) if status.since else None,
+        "restarts": status.restarts,
+        "requests": cells[row + WORKER_REQUESTS],
+        "connections_open": sum(cells[start + LISTENER_OPEN] for start in listeners),
+        "lag_s": cells[row + WORKER_LAG] / 1e6,
+        "log_dropped": cells[row + WORKER_LOG_DROPPED],
     }

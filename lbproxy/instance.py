@@ -1,0 +1,267 @@
+"""A running proxy: the workers, the health of the backends, reloading and what operators decide, wired together.
+
+facts (checks, workers, slabs, operators, the clock) -> Wellbeing -> states and weights -> Supervisor -> workers
+file -> Reloader -> Wellbeing.prepare -> Supervisor.put -> Wellbeing.install
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lbproxy.control.admin.view import Decision, Document, Rejected
+from lbproxy.control.build import build
+from lbproxy.control.checks import MAX_TOKENS
+from lbproxy.control.config import ConfigError, decode, reads
+from lbproxy.control.events import EventJournal, Events
+from lbproxy.control.overrides import Override, Store, StoreBroken, What
+from lbproxy.control.probes import Prober
+from lbproxy.control.reload import Refused, Reloader, ReloadResult, needs_restart
+from lbproxy.control.ring_changes import RingChanges, serving_ring
+from lbproxy.control.source import Source, Watcher
+from lbproxy.control.wellbeing import Mandate, States, Traffic, Wellbeing
+from lbproxy.core.ledger import BACKEND_ERRORS, BACKEND_IN_FLIGHT, BACKEND_REQUESTS, CODE_CLASSES, UPSTREAM_ERRORS
+from lbproxy.core.ring import Ring
+from lbproxy.core.spec import Config
+from lbproxy.observe.journal import Stderr, describe
+from lbproxy.supervisor import CannotApply, Supervisor
+from lbproxy.views import Views
+
+# Which of the counted answers are a backend's good ones.
+_GOOD: Final = len(CODE_CLASSES) - 1
+
+
+def store_path(config: Config) -> str:
+    """Where overrides are kept: beside the admin socket, "" when there is none."""
+    return f"{config.admin.socket}.overrides" if config.admin.socket else ""
+
+
+class Instance(Views):
+    """What runs. Also what the admin API sees and has done (`admin.view.Instance`)."""
+
+    def __init__(self, config: Config, source: Source, emit: Stderr) -> None:
+        """`source` is where `config` came from. Raises CannotStart."""
+        super().__init__()
+        self._emit = emit
+        self.source = source
+        self.writes = "token" if config.admin.token_file else "off"
+        self.kept_events = Events()
+        self.journal = EventJournal(emit, self.kept_events)
+        self.rings = RingChanges(self.journal)
+        self.stop_wanted = asyncio.Event()
+        path = store_path(config)
+        self._store = Store(path) if path else None
+        self.being = Wellbeing(self._load_overrides(), self, self.journal, self._read_traffic)
+        self.being.changed = self._save_overrides
+        self.being.overrides.expire(time.time())
+        prepared = self.being.prepare(config)
+        self.supervisor = Supervisor(config, self.journal, prepared.mandate.weights, prepared.mandate.states)
+        self.being.install(prepared)
+        self.rings.keep(self.being.pools)
+        self.supervisor.on_failing = self.being.observe_streak
+        self.reloader = Reloader(config, source.load, self._apply, self.journal)
+        self._prober = Prober(self.being.observe_probe, self.being.is_flipping)
+        self._watcher = Watcher(source, lambda: self.supervisor.config.watch, self._on_file_changed)
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Check the backends, start the workers; return when all serve. Raises CannotStart."""
+        self.being.start()
+        self._prober.follow(self.supervisor.config)
+        if self.source.is_file:
+            self._watching = asyncio.create_task(self._watcher.run())
+        await self.supervisor.start()
+
+    async def stop(self) -> None:
+        """Let running exchanges end, and end everything."""
+        await self._stop_steering()
+        await self.supervisor.drain()
+
+    async def abort(self) -> None:
+        """End everything at once."""
+        await self._stop_steering()
+        self.supervisor.kill()
+        await self.supervisor.drain()
+
+    async def _stop_steering(self) -> None:
+        self.being.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._prober.close()
+
+    def close(self) -> None:
+        """Give everything back, at the very end."""
+        self.supervisor.close()
+
+    # Orders (`wellbeing.Orders`).
+
+    def tell(self, states: States) -> None:
+        self.supervisor.adopt(states)
+
+    def reweigh(self, mandate: Mandate) -> None:
+        before = self._serving_rings()
+        self.supervisor.reweigh(mandate.weights, mandate.states)
+        self._account_rings(before, mandate.causes)
+
+    def _serving_rings(self) -> dict[str, tuple[Ring, frozenset[str]]]:
+        """Each pool's ring, and who serves."""
+        pools = self.supervisor.snapshot.pools
+        states = self.supervisor.states
+        return {
+            name: (pool.ring, frozenset([each for each, state in states.get(name, {}).items() if not state]))
+            for name, pool in pools.items()
+        }
+
+    def _account_rings(self, before: Mapping[str, tuple[Ring, frozenset[str]]], causes: Mapping[str, str]) -> None:
+        """Measure what has changed since `before`."""
+        for name, (ring, serving) in self._serving_rings().items():
+            old = before.get(name)
+            if old is None or old[0].fingerprint == ring.fingerprint:
+                continue
+            spec = self.being.pools[name].spec
+            one, other = serving_ring(old[0], old[1], spec), serving_ring(ring, serving, spec)
+            self.rings.observe(name, one, other, causes.get(name, "reload"), time.time())
+
+    def _read_traffic(self, pool: str, backend: str) -> Traffic:
+        row = self.supervisor.layout.rows[("backend", pool, backend)]
+        slabs = self.supervisor.slabs.cells
+        first, errors = row + BACKEND_REQUESTS, row + BACKEND_ERRORS
+        good = sum(sum(cells[first : first + _GOOD]) for cells in slabs)
+        bad = sum(cells[first + _GOOD] + sum(cells[errors : errors + len(UPSTREAM_ERRORS)]) for cells in slabs)
+        return Traffic(good, bad, sum(cells[row + BACKEND_IN_FLIGHT] for cells in slabs))
+
+    # Reloading.
+
+    async def reload_now(self) -> ReloadResult:
+        """Read the configuration again and put it in force, or tell why not."""
+        return await self.reloader.reload()
+
+    async def _on_file_changed(self) -> None:
+        self.journal.info("configuration file has changed", path=self.source.path)
+        try:
+            await self.reloader.reload()
+        except Exception as error:  # a bug, and no reason to stop watching
+            self.journal.error("reload failed", error=describe(error))
+
+    async def _apply(self, config: Config) -> bool:
+        prepared = self.being.prepare(config)
+        before = self._serving_rings()
+        try:
+            number = self.supervisor.put(config, prepared.mandate.weights, prepared.mandate.states)
+        except CannotApply as error:
+            raise Refused(str(error)) from None
+        self.being.install(prepared)
+        self.rings.keep(self.being.pools)
+        self._account_rings(before, prepared.mandate.causes)
+        self._prober.follow(config)
+        self._emit.configure(config.log.level, config.log.format)
+        is_complete = await self.supervisor.acknowledged(number)
+        self.journal.info("configuration applied", generation=number, fingerprint=self.supervisor.snapshot.fingerprint)
+        return is_complete
+
+    # What operators have done (`admin.view.Operator`).
+
+    async def reload(self) -> Document:
+        result = await self.reloader.reload()
+        if result.outcome == "refused":
+            raise Rejected(
+                409,
+                "the configuration is refused, the one before it stays in force",
+                problems=list(result.problems),
+                generation=self.supervisor.generation,
+            )
+        return {
+            "outcome": result.outcome,
+            "generation": self.supervisor.generation,
+            "fingerprint": self.supervisor.snapshot.fingerprint,
+            "needs_restart": list(result.needs_restart),
+            "complete": result.is_complete,
+        }
+
+    async def check_text(self, text: bytes) -> Document:
+        try:
+            config = await asyncio.to_thread(_config_of, text)
+        except ConfigError as error:
+            return {"ok": False, "problems": [problem.as_dict() for problem in error.problems]}
+        return {"ok": True, "problems": [], "needs_restart": list(needs_restart(self.reloader.started_with, config))}
+
+    async def plan_text(self, text: bytes | None) -> Document:
+        try:
+            if text is None:
+                config = await asyncio.to_thread(Source(self.source.path).load)
+            else:
+                config = await asyncio.to_thread(_config_of, text)
+        except ConfigError as error:
+            problems = [problem.as_dict() for problem in error.problems]
+            raise Rejected(422, str(error).partition("\n")[0], problems=problems) from None
+        return await self.plan_config(config, needs_restart(self.reloader.started_with, config))
+
+    async def decide(
+        self, pool: str, decisions: Sequence[Decision], who: str, ttl_s: float | None, reason: str, is_forced: bool
+    ) -> Document:
+        self._pool(pool)
+        self._check_decisions(pool, decisions, is_forced)
+        put, back = self._overrides(pool, decisions, who, ttl_s, reason)
+        self.being.decide(put, back)
+        if not await self.supervisor.adopted():
+            self.journal.warning("a worker has not acknowledged a decision yet")
+        return next(each for each in self.pools()["pools"] if each["name"] == pool)
+
+    def _check_decisions(self, pool: str, decisions: Sequence[Decision], is_forced: bool) -> None:
+        state = self.being.pools[pool]
+        after = self._side_after(state, state, decisions)
+        tokens = sum(after.weights.values()) * state.spec.vnodes
+        if tokens > MAX_TOKENS:
+            raise Rejected(422, f"these weights make {tokens:,.0f} tokens, more than {MAX_TOKENS:,}")
+        if state.serving and not after.ring.tokens and not is_forced:
+            raise Rejected(409, f"nobody in {pool} would be left to serve; force it if that is meant")
+
+    def _overrides(
+        self, pool: str, decisions: Sequence[Decision], who: str, ttl_s: float | None, reason: str
+    ) -> tuple[list[Override], list[tuple[str, str, What]]]:
+        """What is to be in force, and what is to be taken back."""
+        now = time.time()
+        until = None if ttl_s is None else now + ttl_s
+        weights = {backend.name: backend.weight for backend in self.being.pools[pool].spec.backends}
+        put: list[Override] = []
+        back: list[tuple[str, str, What]] = []
+        for decision in decisions:
+            name = decision.backend
+            if isinstance(decision.weight, float):
+                put.append(Override(pool, name, "weight", decision.weight, weights[name], who, now, until, reason))
+            elif decision.weight is None:
+                back.append((pool, name, "weight"))
+            if decision.is_drained is True:
+                put.append(Override(pool, name, "drain", 0.0, weights[name], who, now, until, reason))
+            elif decision.is_drained is False:
+                back.append((pool, name, "drain"))
+        return put, back
+
+    def drain_process(self) -> None:
+        self.stop_wanted.set()
+
+    # Keeping overrides.
+
+    def _load_overrides(self) -> list[Override]:
+        if self._store is None:
+            return []
+        try:
+            return self._store.load()
+        except StoreBroken as error:
+            self.journal.error("overrides not read", problem=str(error))
+            return []
+
+    def _save_overrides(self) -> None:
+        if self._store is None:
+            return
+        try:
+            self._store.save(self.being.overrides)
+        except StoreBroken as error:
+            self.journal.error("overrides not kept", problem=str(error))
+
+
+def _config_of(text: bytes) -> Config:
+    """The configuration in a text. Raises ConfigError."""
+    return build(reads(decode(text, "<request>"), "<request>"), source="<request>")
