@@ -1,0 +1,215 @@
+"""Recorded traffic: what `observe/lines.py` writes, `lbproxy simulate --from-log` reads."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lbproxy import cli
+from lbproxy.core import ledger
+from lbproxy.core.hashing import hash_key
+from lbproxy.core.trace import Trace
+from lbproxy.observe.lines import CombinedLines, JsonLines
+from lbproxy.simulate.record import Recording, Unusable, read
+from lbproxy.simulate.traffic import NO_KEY, Arrival
+
+BEGAN_NS = 1_796_040_000_000_000_000
+Output = pytest.CaptureFixture[str]
+
+
+class Finished:
+    """An exchange that has ended, `at_s` seconds after the first one came and `duration_s` after it came itself."""
+
+    def __init__(self, at_s: float, duration_s: float, key: bytes | None, **changes: Any) -> None:
+        self.ended_ns = BEGAN_NS + round((at_s + duration_s) * 1e9)
+        self.method = b"GET"
+        self.target = b"/"
+        self.host = b"api.example.com"
+        self.minor = 1
+        self.client = "192.0.2.7"
+        self.status = 200
+        self.pool_name = "api"
+        self.backend_name = "b1"
+        self.decision = ledger.OWNER
+        self.reason = ""
+        self.attempts = 1
+        self.request_bytes = 0
+        self.response_bytes = 2
+        self.upgraded = False
+        self.duration_us = round(duration_s * 1e6)
+        self.connect_us = -1
+        self.first_byte_us = 900
+        self.request_id = b"%x" % self.ended_ns
+        self.trace: Trace | None = None
+        self.key = key
+        vars(self).update(changes)
+
+    def field(self, name: bytes) -> bytes:
+        return b""
+
+
+def log(*exchanges: Finished, with_key: bool = True) -> list[str]:
+    """Their lines, in the order in which they ended."""
+    ended = 0
+    lines = JsonLines(with_key, lambda: ended)
+    written = []
+    for exchange in sorted(exchanges, key=lambda exchange: exchange.ended_ns):
+        ended = exchange.ended_ns
+        written.append(lines.line(exchange).decode())
+    return written
+
+
+def some_traffic(requests: int = 400, users: int = 50, **changes: Any) -> Iterator[Finished]:
+    """A request every 10 ms, each 50 ms long."""
+    for number in range(requests):
+        backend = f"b{number % 3 + 1}"
+        user = b"user-%d" % (number * 7 % users)
+        yield Finished(number / 100, 0.05, user, **{"backend_name": backend, **changes})
+
+
+def arrivals(recording: Recording) -> list[tuple[float, bytes | None, float]]:
+    keys = recording.traffic.keys
+    return [
+        (round(each.at_s, 3), keys[each.key] if each.key != NO_KEY else None, each.duration_s)
+        for each in recording.traffic.recorded
+    ]
+
+
+def test_what_was_written_is_read() -> None:
+    """Requests come back in the order in which they came, not in that of their ends."""
+    recording = read(
+        log(
+            Finished(0.0, 2.0, b"ann"),
+            Finished(0.5, 0.1, b"bob", backend_name="b2"),
+            Finished(1.0, 0.25, None, decision=ledger.NO_KEY),
+            Finished(1.25, 0.1, 'zoë\n"x"'.encode()),
+            Finished(1.5, 0.1, b"ann", backend_name="b3"),
+        )
+    )
+    assert arrivals(recording) == [
+        (0.0, b"ann", 2.0),
+        (0.5, b"bob", 0.1),
+        (1.0, None, 0.25),
+        (1.25, 'zoë\n"x"'.encode(), 0.1),
+        (1.5, b"ann", 0.1),
+    ]
+    assert recording.key_field == "key"
+    assert recording.backends == ("b1", "b2", "b3")
+    assert recording.seconds == pytest.approx(2.0, abs=0.002)
+    assert recording.traffic.shares == (0.5, 0.25, 0.25)
+    assert recording.traffic.hashes[0] == hash_key(b"ann")
+
+
+def test_faster_than_it_came() -> None:
+    recording = read(log(Finished(0, 0.1, b"a"), Finished(4, 0.1, b"b")), speed=4)
+    assert recording.traffic.recorded[1] == Arrival(pytest.approx(1.0, abs=0.001), 1, 0.1)  # type: ignore[arg-type]
+
+
+def test_without_keys_clients_stand_for_users() -> None:
+    lines = log(
+        Finished(0, 0.1, b"a", client="192.0.2.1"),
+        Finished(1, 0.1, b"b", client="192.0.2.2"),
+        Finished(2, 0.1, b"c", client="192.0.2.1"),
+        with_key=False,
+    )
+    recording = read(lines)
+    assert recording.key_field == "client"
+    assert recording.traffic.keys == (b"192.0.2.1", b"192.0.2.2")
+
+
+def test_of_a_single_client_every_request_is_a_user() -> None:
+    recording = read(log(*some_traffic(20), with_key=False))
+    assert recording.key_field == "request_id"
+    assert len(recording.traffic.keys) == 20
+
+
+def test_what_is_no_request_is_left_out() -> None:
+    lines = log(
+        Finished(0, 0.1, b"a"),
+        Finished(0, 900, b"a", upgraded=True),
+        Finished(0, 0.1, None, pool_name="", backend_name="", decision=-1, reason="bad_request"),
+    )
+    lines += ["\n", "no json\n", "[1, 2]\n", '{"time": "yesterday", "duration_us": 1, "pool": "api", "backend": "b"}\n']
+    recording = read(lines)
+    assert (len(recording.traffic.recorded), recording.upgraded, recording.skipped) == (1, 1, 3)
+
+
+def test_one_pool_of_several() -> None:
+    lines = log(*some_traffic(10), *some_traffic(5, pool_name="shop"))
+    with pytest.raises(Unusable, match="several pools, name one with --pool: api, shop"):
+        read(lines)
+    assert len(read(lines, "shop").traffic.recorded) == 5
+    with pytest.raises(Unusable, match="no requests of the pool rest, only of api, shop"):
+        read(lines, "rest")
+
+
+def test_a_combined_log_is_none() -> None:
+    with pytest.raises(Unusable, match="no line of a JSON access log"):
+        read([CombinedLines().line(Finished(0, 0.1, b"a")).decode()])
+
+
+def simulated(capsys: Output, *arguments: str) -> dict[str, Any]:
+    assert cli.main(["simulate", "--json", *arguments]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_a_log_is_simulated(capsys: Output, tmp_path: Path) -> None:
+    file = tmp_path / "access.log"
+    file.write_text("".join(log(*some_traffic())))
+    document = simulated(capsys, "--from-log", str(file), "--warm-up", "0", "--add", "b4", "--workers", "2")
+    assert document["settings"]["backends"] == {"b1": 1.0, "b2": 1.0, "b3": 1.0}
+    [outcome] = document["tables"]["outcome"]
+    assert outcome["requests"] == 400
+    assert sum(row["served"] for row in document["tables"]["backends"]) == pytest.approx(1)
+    assert document["tables"]["moves"][0]["needless"] == 0
+    assert not any("no keys" in note for note in document["notes"])
+    assert simulated(capsys, "--from-log", str(file), "--backends", "5")["settings"]["backends"]["b5"] == 1.0
+
+
+def test_a_log_without_keys_says_who_stands_for_the_users(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(log(*some_traffic(30), with_key=False)) + "garbage\n"))
+    assert cli.main(["simulate", "--from-log", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert "The log has no keys (log.access.key is off): the request id stands for the user." in out
+    assert "1 lines were no access log lines and were left out." in out
+    assert err == ""
+
+
+def test_requests_without_a_key_go_to_the_least_loaded(capsys: Output, tmp_path: Path) -> None:
+    file = tmp_path / "access.log"
+    file.write_text("".join(log(*some_traffic(300), Finished(0.001, 0.05, None), Finished(1.001, 0.05, None))))
+    [outcome] = simulated(capsys, "--from-log", str(file), "--warm-up", "0")["tables"]["outcome"]
+    assert outcome["no_key"] == pytest.approx(2 / 302)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "complaint"),
+    [
+        ("", 1, "there is no line of a JSON access log in it"),
+        ("{}\n", 1, "there is no line of a JSON access log in it"),
+        (None, 1, "No such file"),
+    ],
+)
+def test_a_log_that_cannot_be_used_is_one_line(
+    capsys: Output, tmp_path: Path, text: str | None, code: int, complaint: str
+) -> None:
+    file = tmp_path / "access.log"
+    if text is not None:
+        file.write_text(text)
+    assert cli.main(["simulate", "--from-log", str(file)]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    assert complaint in line
+    assert str(file) in line
+
+
+def test_upgraded_connections_alone_are_no_traffic() -> None:
+    with pytest.raises(Unusable, match="only upgraded connections"):
+        read(log(Finished(0, 10, b"a", upgraded=True)))
