@@ -180,7 +180,7 @@ def _row(pool: PoolPicture, index: int, backend: BackendNow, share: Share, wides
         _spill(flow),
         _load(backend),
         _traffic(flow),
-        f'<td class="p99" data-label="Latency"><b>{duration(flow.p50_s)}</b><small>{duration(flow.p99_s)}</small></td>',
+        _latency(flow),
     ]
     kind = "" if backend.is_eligible else ' class="out"'
     name = escape(backend.name)
@@ -195,7 +195,7 @@ def _name(pool: PoolPicture, index: int, backend: BackendNow) -> str:
         since = f" {lasting(pool.wall - backend.since)}"
     return (
         f'<th scope="row"><div class="name"><i class="swatch {colour}"></i>'
-        f'<button type="button" class="pick" title="{escape(backend.address)}">{escape(backend.name)}</button>'
+        f'<button type="button" class="pick" title="{escape(backend.address)}">{escape(backend.name)}</button> '
         f'<span class="about"><span class="state s-{backend.state}">{icon(backend.state)}'
         f"{STATE_WORDS.get(backend.state, backend.state)}{since}</span> <small>{_heavy(backend)}{zone}</small></span>"
         f"{_decided(backend, pool.wall)}</div></th>"
@@ -229,7 +229,7 @@ def _times(share: Share) -> str:
         return f'<td class="ratio" data-label="Times its share">{UNKNOWN}</td>'
     difference = signed(round((share.ratio - 1) * 100))
     return (
-        f'<td class="ratio" data-label="Times its share"><b>{times(share.ratio)}</b>'
+        f'<td class="ratio" data-label="Times its share"><b>{times(share.ratio)}</b> '
         f"<small>{difference}{THIN}%</small></td>"
     )
 
@@ -240,7 +240,7 @@ def _why(share: Share, scale: float) -> str:
         return f'<td class="diff" data-label="Why">{UNKNOWN}</td>'
     whole = rounded([part * 100 for part in relative], round(sum(relative) * 100))
     bar = picture.causes_bar(list(zip(CAUSES, relative, strict=True)), scale)
-    parts = "".join(
+    parts = " ".join(
         [f"<span><small>{name}</small> {signed(number)}</span>" for name, number in zip(CAUSES, whole, strict=True)]
     )
     return f'<td class="diff" data-label="Why">{bar}<span class="sum">{parts}</span></td>'
@@ -253,7 +253,7 @@ def _spill(flow: Flow) -> str:
     title = f' title="out: {reasons}"' if reasons else ""
     away = f'<span>{icon("out")}<span class="vh">out </span>{count(flow.spilled_away)}</span>'
     here = f'<span>{icon("in")}<span class="vh">in </span>{count(flow.received)}</span>'
-    return f'<td class="out" data-label="Spill"{title}>{away}{here}</td>'
+    return f'<td class="out" data-label="Spill"{title}>{away} {here}</td>'
 
 
 def _load(backend: BackendNow) -> str:
@@ -261,11 +261,17 @@ def _load(backend: BackendNow) -> str:
     return f'<td class="load" data-label="In flight"><span>{count(backend.in_flight)}{of}</span></td>'
 
 
+def _latency(flow: Flow) -> str:
+    return (
+        f'<td class="p99" data-label="Latency"><b>{duration(flow.p50_s)}</b> <small>{duration(flow.p99_s)}</small></td>'
+    )
+
+
 def _traffic(flow: Flow) -> str:
     failed = flow.failed + flow.errors
     kind = ' class="failed"' if failed else ""
     return (
-        f'<td class="rate" data-label="Requests"><b>{rate(flow.per_s)}<small>/s</small></b>'
+        f'<td class="rate" data-label="Requests"><b>{rate(flow.per_s)}<small>/s</small></b> '
         f"<small{kind}>{percent(flow.trouble) if failed else 'no'} errors</small></td>"
     )
 
@@ -289,8 +295,8 @@ def _hot_key(key: HotKey) -> str:
     kind = "hot" if key.is_hot else ""
     word = " <em>hot</em>" if key.is_hot else ""
     return (
-        f'<li class="{kind}" data-hash="{escape(key.hash)}"><b>{shown}{word}</b>'
-        f"<span>{percent(key.requests_share)}<small> of requests</small></span><small>{escape(where)}</small>"
+        f'<li class="{kind}" data-hash="{escape(key.hash)}"><b>{shown}{word}</b> '
+        f"<span>{percent(key.requests_share)}<small> of requests</small></span> <small>{escape(where)}</small> "
         f"<span>{percent(key.work_share)}<small> of work</small></span></li>"
     )
 

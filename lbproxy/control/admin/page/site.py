@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import re
 import time
 import zlib
 from collections.abc import AsyncIterator
@@ -195,7 +196,9 @@ async def _live(request: web.Request) -> web.StreamResponse:
 def _seen(watch: Watch, text: str) -> int:
     """What a viewer has seen, from the id of the last message; -1 when that was in another life."""
     boot, _, number = text.partition(".")
-    return int(number) if boot == watch.boot and number.isascii() and number.isdigit() else -1
+    if boot != watch.boot or not re.fullmatch(r"[0-9]{1,12}", number):
+        return -1
+    return int(number) if int(number) <= watch.board.number else -1
 
 
 @final
