@@ -11,34 +11,13 @@ from typing import Any, Final
 import promql_parser
 import yaml
 
-from lbproxy.control import metrics_reference as reference
-from lbproxy.control.pool_state import CAUSES
-from lbproxy.control.probes import RESULTS
-from lbproxy.control.wellbeing import EJECTION_REASONS
-from lbproxy.core.health import STATES
+from lbproxy.control import metrics_reference
 
 GRAFANA: Final = Path(__file__).parent.parent / "grafana"
 RULES: Final = GRAFANA / "rules"
 DASHBOARDS: Final = tuple(sorted((GRAFANA / "dashboards").glob("*.json")))
 
 Json = dict[str, Any]
-
-# Families of the design that the page does not render yet: name, labels with their closed values.
-FORTHCOMING: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "backend_effective_weight": {"pool": (), "backend": ()},
-    "backend_expected_share_ratio": {"pool": (), "backend": ()},
-    "backend_load_ratio": {"pool": (), "backend": ()},
-    "hot_key_requests_ratio": {"pool": (), "rank": ("1", "2", "3")},
-    "ring_changes_total": {"pool": (), "cause": CAUSES},
-    "ring_last_change_moved_ratio": {"pool": ()},
-    "backend_up": {"pool": (), "backend": ()},
-    "backend_state": {"pool": (), "backend": (), "state": STATES},
-    "backend_state_changes_total": {"pool": (), "backend": (), "to": STATES},
-    "health_checks_total": {"pool": (), "backend": (), "result": RESULTS},
-    "ejections_total": {"pool": (), "backend": (), "reason": EJECTION_REASONS},
-    "ejections_active": {"pool": (), "backend": ()},
-    "pool_panic": {"pool": ()},
-}
 
 # What Grafana fills in, for parsing alone.
 SOME_VALUES: Final = {
@@ -117,8 +96,8 @@ def variable_queries(values: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 
 def families() -> dict[str, dict[str, tuple[str, ...]]]:
     """Every sample name that the page has, with its labels and their values, () where these are open."""
-    known = {f"lbproxy_{name}": labels for name, labels in FORTHCOMING.items()}
-    for metric in (each for section in reference.metrics().values() for each in section):
+    known: dict[str, dict[str, tuple[str, ...]]] = {}
+    for metric in (each for section in metrics_reference.metrics().values() for each in section):
         labels = dict(metric.labels)
         if metric.kind == "histogram":
             known |= {f"{metric.name}_{part}": labels for part in ("sum", "count")}

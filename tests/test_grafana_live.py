@@ -14,8 +14,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import product
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -27,7 +25,6 @@ import yaml
 from grafana.boards.distribution import SHARES
 from grafana.queries import CAUSES, KEY_SKEW
 from tests.promql import (
-    FORTHCOMING,
     GRAFANA,
     RULES,
     Asked,
@@ -111,65 +108,6 @@ class Scene:
             if is_hot:
                 self.hot_owners.add(name)
             await asyncio.sleep(PAUSE_S)
-
-
-class Supplement:
-    """The proxy's page, and behind it the families of the design that it does not render yet, on a port of its own."""
-
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self.target = f"127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        page = self.page
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = page().encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: object) -> None:
-                pass
-
-        return Handler
-
-    def page(self) -> str:
-        """Everything up and nothing hot; the ring has changed as often as the configuration."""
-        text = self._proxy.admin("/metrics")
-        generation = int(next(line.split()[1] for line in text.splitlines() if line.startswith("lbproxy_config_gen")))
-        weights = {each["name"]: each.get("weight", 1) for each in self._proxy.config["pools"]["api"]["backends"]}
-        lines = []
-        for name, labels in FORTHCOMING.items():
-            if f"# TYPE lbproxy_{name} " in text:
-                continue
-            values = [
-                ("api",) if label == "pool" else NAMES if label == "backend" else labels[label] for label in labels
-            ]
-            for combined in product(*values):
-                own = dict(zip(labels, combined, strict=True))
-                value: float = name == "backend_up" or own.get("state") == "up"
-                if name == "ring_changes_total" and own["cause"] == "reload":
-                    value = generation - 1
-                elif name == "backend_expected_share_ratio":
-                    value = weights[own["backend"]] / sum(weights.values())
-                text_of = ",".join(f'{label}="{word}"' for label, word in own.items())
-                lines.append(f"lbproxy_{name}{{{text_of}}} {value + 0}\n")
-        return text + "".join(lines)
 
 
 class Prometheus:
@@ -256,10 +194,10 @@ def scene() -> Iterator[Scene]:
 
 @pytest.fixture(scope="module")
 def proxy(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """Nothing is spread or bounded, so that a hot key is the trouble that it is."""
+    """Nothing is spread, and the bound is far away, so that a hot key is the trouble that it is."""
     pool = {
         "backends": backend_list(scene.ports),
-        "bounded_load": {"factor": None},
+        "bounded_load": {"factor": 1.25, "min_gap": 1000},
         "hot_keys": {"mode": "off"},
         "health": {"path": "/", "interval": "1s"},
     }
@@ -271,8 +209,7 @@ def proxy(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 @pytest.fixture(scope="module")
 def prometheus(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Scraped often enough that rates are there."""
-    folder = tmp_path_factory.mktemp("prometheus")
-    with Supplement(proxy) as page, Prometheus(folder, page.target) as made:
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), f"127.0.0.1:{proxy.admin_port}") as made:
         until(lambda: made.scrapes() >= 3, PATIENCE_S)
         yield made
 

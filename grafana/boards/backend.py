@@ -23,7 +23,6 @@ from grafana.frame import Row, dashboard
 from grafana.panels import (
     BAD,
     CALM,
-    GOOD,
     NOTICE,
     PLAIN,
     Json,
@@ -34,7 +33,6 @@ from grafana.panels import (
     stat,
     state_timeline,
     table,
-    thresholds,
     timeseries,
 )
 from grafana.queries import BACKEND, CAUSES, POOL, Shares, by, error_share, quantile, state_code
@@ -205,11 +203,16 @@ def _traffic() -> Row:
             ),
             timeseries(
                 8,
-                "Load against the bound",
-                "Requests in flight over the most it may hold now. At 1 its keys spill to their successors.",
-                "percentunit",
-                query(by("", BACKEND.series("backend_load_ratio"), "max"), "of its bound"),
-                line_at=thresholds(GOOD, (1, BAD)),
+                "In flight against the bound",
+                "Requests that it holds, and the most it may hold now, over all proxies. At the bound its keys spill; "
+                "without a bound there is no line.",
+                "short",
+                query(by("", BACKEND.series("upstream_requests_in_flight")), "in flight"),
+                query(by("", BACKEND.series("backend_slots")), "bound"),
+                overrides=[
+                    override("in flight", color=fixed(CALM)),
+                    override("bound", color=fixed(BAD), custom__fillOpacity=0),
+                ],
             ),
             timeseries(
                 8,
@@ -262,9 +265,11 @@ def _health() -> Row:
             timeseries(
                 5,
                 "Ejections",
-                "How often failing requests took it out, by reason, and whether it is out.",
+                "How often failing requests took it out, by reason; how often they would have, but too many of the "
+                "pool were out already; and whether it is out.",
                 "short",
                 query(by("reason", BACKEND.increase("ejections_total")), "{{reason}}"),
+                query(by("", BACKEND.increase("ejections_spared_total")), "spared"),
                 query(by("", BACKEND.series("ejections_active"), "max"), "out now"),
             ),
         ),

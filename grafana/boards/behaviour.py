@@ -212,7 +212,7 @@ def hot_keys() -> Row:
             timeseries(
                 16,
                 "Share of requests, by rank",
-                "The pool's busiest keys, 1 the busiest, and the fair share of one backend. Who they are is told by "
+                "The keys with the most work, 1 the most, and the fair share of one backend. Who they are is told by "
                 "the admin API, and only there.",
                 "percentunit",
                 query(by("rank", POOL.series("hot_key_requests_ratio"), "max"), "key {{rank}}"),
@@ -229,7 +229,7 @@ def hot_keys() -> Row:
             bar_gauge(
                 8,
                 "Now",
-                "The busiest keys now. Orange from 5 %, red from 10 % of the pool's requests.",
+                "The keys with the most work now. Orange from 5 %, red from 10 % of the pool's requests.",
                 "percentunit",
                 query(
                     f"sort_desc({by('rank', POOL.series('hot_key_requests_ratio'), 'max')})",

@@ -93,9 +93,10 @@ def marks(scope: Scope = PROXIES) -> list[Json]:
         annotation(
             "Ring changes",
             NOTICE,
-            by("pool, cause", scope.increase("ring_changes_total")) + " > 0",
+            f"{by('pool', scope.series('ring_last_change_timestamp_seconds') + ' > 0', 'max')} * 1000",
             "Ring of {{pool}} changed",
-            "{{cause}}",
+            "{{pool}}",
+            value_is_time=True,
         ),
     ]
 

@@ -17,6 +17,7 @@ from grafana.boards.common import (
     to_backend,
     variables,
     verdict,
+    yes_no,
 )
 from grafana.frame import Row, dashboard
 from grafana.panels import (
@@ -34,6 +35,8 @@ from grafana.panels import (
     table,
     thresholds,
     timeseries,
+    word_for_range,
+    words,
 )
 from grafana.queries import (
     CAUSES,
@@ -115,13 +118,13 @@ def _verdict() -> Row:
                 kept_share(POOL),
                 thresholds(BAD, (0.8, NOTICE), (0.95, GOOD)),
             ),
-            number(
+            yes_no(
                 3,
-                "Hottest key",
-                "Share of the pool's requests that its busiest key makes. One backend's fair share is in the panel "
-                "of hot keys below.",
-                "percentunit",
-                by("", POOL.series("hot_key_requests_ratio", 'rank="1"'), "max"),
+                "Hot keys",
+                "How many keys make more work than one backend can fairly carry, as the proxies judge it; of several "
+                "proxies, the most.",
+                by("", POOL.series("hot_keys_active"), "max"),
+                "None",
             ),
         ),
     )
@@ -183,6 +186,7 @@ def _accounts(width: int) -> Json:
     values = {
         "State": state_code(POOL, "backend"),
         "Weight": by("backend", POOL.series("backend_effective_weight"), "avg"),
+        "Override": by("backend", POOL.series("backend_override")),
         "Expected": by("backend", SHARES.expected),
         "Observed": by("backend", SHARES.observed),
         "Off by": by("backend", SHARES.relative),
@@ -196,14 +200,15 @@ def _accounts(width: int) -> Json:
     return table(
         width,
         "Every backend's account",
-        "Expected + ring error + key skew + spill = observed. Off by: observed over expected, minus one. Of its bound: "
-        "requests in flight over the most it may hold now.",
+        "Expected + ring error + key skew + spill = observed. Off by: observed over expected, minus one. Override: an "
+        "operator has set its weight or drains it. Of its bound: requests in flight over the most it may hold now.",
         "backend",
         values,
         sort_by="Off by",
         overrides=[
             override("Backend", links=[to_backend("${__value.raw}")]),
             override("State", mappings=[STATE_WORDS], custom__cellOptions={"type": "color-text"}),
+            override("Override", mappings=[words({0: ("no", PLAIN)}), word_for_range(1, None, "yes", NOTICE)]),
             override("Expected", unit="percentunit", decimals=2),
             override("Observed", unit="percentunit", decimals=2),
             override(

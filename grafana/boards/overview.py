@@ -49,7 +49,7 @@ def _verdict() -> Row:
             yes_no(
                 3,
                 "Panic",
-                "Pools of which too few backends are eligible. What happens then is the pool's setting `panic`.",
+                "Pools of which no backend is eligible. What happens then is the pool's setting `panic`.",
                 by("", by("pool", POOLS.series("pool_panic"), "max")),
                 "None",
             ),
