@@ -20,6 +20,7 @@ import uvloop
 from lbproxy import __version__
 from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.guard import Guard
+from lbproxy.control.admin.page import add_page
 from lbproxy.control.config import ConfigError
 from lbproxy.control.source import Source
 from lbproxy.core.spec import Address, Config
@@ -90,7 +91,9 @@ class Server:
         if spec.socket:
             self._admin_listening.append(listen(Address("", 0, spec.socket), mode=_OWNER_ONLY))
         guard = Guard([spec.listen.host] if spec.listen is not None else [], spec.token_file)
-        self._admin = AdminServer(build_app(self.instance, self.journal, guard))
+        app = build_app(self.instance, self.journal, guard)
+        add_page(app, self.instance)
+        self._admin = AdminServer(app)
         await self._admin.start([listening.sockets[0] for listening in self._admin_listening])
 
     async def _close(self) -> None:

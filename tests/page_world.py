@@ -201,6 +201,7 @@ class PoolModel:
             for each in order
         ]
         decision = "owner" if serving is order[0] else "failover"
+        why = f"{order[0].name} owns the key and may not be asked"
         return {
             "pool": self.name,
             "key": key.decode("utf-8", "backslashreplace"),
@@ -209,7 +210,7 @@ class PoolModel:
             "fingerprint": self.ring.fingerprint,
             "hot": None,
             "pin": None,
-            "decision": {"backend": serving.name if serving else None, "decision": decision, "why": ""},
+            "decision": {"backend": serving.name if serving else None, "decision": decision, "why": why},
             "preference": steps,
         }
 

@@ -194,7 +194,7 @@ async def test_a_key_whose_owner_is_down(served: Served) -> None:
     _, text = await served.get("/page/key?pool=api&key=ann")
     reading = Reading(text)
     assert all(error.startswith("nothing has the id i-") for error in reading.errors), "but for the sheet of signs"
-    assert f"ann belongs to {owner.name} and is served by {second.name}: its owner cannot serve." in reading.text
+    assert f"ann is served by {second.name}: {owner.name} owns the key and may not be asked." in reading.text
     assert f'data-owner="{owner.name}" data-serving="{second.name}"' in text
 
 

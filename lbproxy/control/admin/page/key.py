@@ -11,14 +11,6 @@ from lbproxy.control.admin.page.words import count, escape, percent, plural
 # So much of the preference list is shown; nobody gets further than this without a disaster.
 SHOWN: Final = 8
 
-_DECISIONS: Final = {
-    "owner": "its owner serves it",
-    "spill:hot": "it is a hot key, and one of its other backends has more room",
-    "spill:full": "its owner is full",
-    "failover": "its owner cannot serve",
-    "pinned": "it is pinned",
-}
-
 
 def nothing(number: int) -> str:
     """What stands where an answer would be."""
@@ -37,7 +29,7 @@ def answer(number: int, found: Mapping[str, Any]) -> str:
     position = int(found["hash"], 16) / (1 << 64)
     steps: Sequence[Mapping[str, Any]] = found["preference"]
     owner = steps[0]["backend"] if steps else ""
-    serving = (found.get("decision") or {}).get("backend") or ""
+    serving = found["decision"]["backend"] or ""
     items = "".join([_step(step, serving) for step in steps[:SHOWN]])
     more = f'<li class="none">and {plural(len(steps) - SHOWN, "more backend")}</li>' if len(steps) > SHOWN else ""
     return (
@@ -49,30 +41,24 @@ def answer(number: int, found: Mapping[str, Any]) -> str:
 
 
 def _sentence(found: Mapping[str, Any], owner: str, serving: str) -> str:
-    key = f"<q>{escape(found['key'])}</q>"
+    key, why = f"<q>{escape(found['key'])}</q>", escape(found["decision"]["why"])
     if not owner:
         return f"{key} has no owner: no backend has a point on the ring."
-    decision = found.get("decision") or {}
-    why = decision.get("why") or _DECISIONS.get(decision.get("decision", ""), "")
     if not serving:
-        return f"{key} belongs to <b>{escape(owner)}</b>, but nobody can serve it now."
+        return f"{key} is of <b>{escape(owner)}</b>, but nobody can serve it: {why}."
     if serving == owner:
         text = f"{key} lives on <b>{escape(owner)}</b>."
     else:
-        text = f"{key} belongs to <b>{escape(owner)}</b> and is served by <b>{escape(serving)}</b>: {escape(why)}."
-    hot = found.get("hot")
-    if hot:
-        text += f" It is hot ({percent(hot['requests_share'])} of requests)."
-    return text
+        text = f"{key} is served by <b>{escape(serving)}</b>: {why}."
+    hot = found["hot"]
+    return f"{text} It is hot, with {percent(hot['work_share'])} of the work." if hot else text
 
 
 def _step(step: Mapping[str, Any], serving: str) -> str:
     name = escape(step["backend"])
     is_serving = step["backend"] == serving
-    load = f"{count(step['in_flight'])} in flight" if step.get("in_flight") is not None else ""
-    if load and step.get("slots") is not None:
-        load += f" of {count(step['slots'])}"
-    where = f"{percent(step['distance_ratio'], 4)} further{', ' if load else ''}{load}"
+    slots = "" if step["slots"] is None else f" of {count(step['slots'])}"
+    where = f"{percent(step['distance_ratio'], 4)} further, {count(step['in_flight'])} in flight{slots}"
     sign = icon("good" if step["may_serve"] else "bad")
     kind = "serving" if is_serving else "ready" if step["may_serve"] else "not"
     word = "serves" if is_serving else step["reason"]

@@ -32,7 +32,7 @@ from lbproxy.control.admin.page.words import (
 from lbproxy.core.ring import Ring
 
 CAUSES: Final = ("ring", "keys", "spill")
-KEYS_SHOWN: Final = 8
+KEYS_SHOWN: Final = 6
 STORIES_SHOWN: Final = 40
 LONG_NAME: Final = 14
 # The smallest scale of the causes: a difference of a few percent shall look like one.
@@ -321,8 +321,9 @@ def _health(pool: PoolPicture) -> str:
 
 
 def _has_a_story(pool: PoolPicture, backend: BackendNow) -> bool:
-    past = pool.states.get(backend.name, ())
-    return any(state != "up" for _, state in past)
+    """Whether it was ever not up; that it was unknown at the start is nothing to tell."""
+    past = [state for _, state in pool.states[backend.name]]
+    return any(state != "up" for state in (past[1:] if past[0] == "unknown" else past)) or backend.state != "up"
 
 
 def _story(pool: PoolPicture, backend: BackendNow) -> str:
