@@ -160,17 +160,24 @@ def _moves(scene: Scene, algorithms: Sequence[str], change: Change) -> Iterator[
 
 
 def _charts(results: Mapping[str, Result]) -> Iterator[Chart]:
+    """What the backends held, of one algorithm by backend, of several by algorithm."""
     outcomes = {name: result.outcome for name, result in results.items()}
-    names = tuple(each.name for each in next(iter(outcomes.values())).backends)
+    if len(outcomes) > 1:
+        groups = tuple(outcomes)
+        pairs = [(outcome.busiest, outcome.peak) for outcome in outcomes.values()]
+    else:
+        (outcome,) = outcomes.values()
+        groups = tuple(each.name for each in outcome.backends)
+        pairs = [(each.mean, each.peak) for each in outcome.backends]
     yield Chart(
-        title="What each backend held at most, over its fair part",
-        description="Bars for every backend and algorithm; 1 is the fair part by weight.",
-        x_label="backend",
-        y_label="peak over mean",
-        series=tuple(
-            Series(name, tuple((float(at), each.peak) for at, each in enumerate(outcome.backends)))
-            for name, outcome in outcomes.items()
+        title="What backends held, over their fair part" if len(outcomes) == 1 else "What the busiest backend held",
+        description="Bars for what was held on average and at most; 1 is the fair part by weight.",
+        x_label="backend" if len(outcomes) == 1 else "algorithm",
+        y_label="over the fair part by weight",
+        series=(
+            Series("on average", tuple((float(at), mean) for at, (mean, _) in enumerate(pairs))),
+            Series("at most", tuple((float(at), peak) for at, (_, peak) in enumerate(pairs))),
         ),
         kind="bars",
-        groups=names,
+        groups=groups,
     )

@@ -25,6 +25,8 @@ _HEIGHT: Final = 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 50, 60
 _LEGEND_LINE: Final = 20
 _TICKS: Final = 6
+# About how many letters fit side by side under the horizontal axis.
+_LETTERS: Final = 95
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,7 @@ class _Drawing:
             shown = f"{tick * 100:g} %" if chart.is_percent else f"{tick:g}"
             yield f'<text class="small end" x="{_LEFT - 8}" y="{y + 4}">{shown}</text>'
         yield f'<path class="axis" d="M{_LEFT} {bottom}H{right}"/>'
-        names = enumerate(chart.groups) if chart.kind == "bars" else ((tick, f"{tick:g}") for tick in self._x_ticks)
-        for x, name in names:
+        for x, name in self._names_below():
             yield f'<text class="small mid" x="{self._x(x)}" y="{bottom + 18}">{escape(name)}</text>'
         yield f'<text class="small mid" x="{(_LEFT + right) / 2:g}" y="{bottom + 40}">{escape(chart.x_label)}</text>'
         middle = (_TOP + bottom) / 2
@@ -138,6 +139,16 @@ class _Drawing:
             f'<text class="small mid" x="16" y="{middle:g}" transform="rotate(-90 16 {middle:g})">'
             f"{escape(chart.y_label)}</text>"
         )
+
+    def _names_below(self) -> Iterator[tuple[float, str]]:
+        """What stands under the horizontal axis, with gaps where there would be too much."""
+        if self._chart.kind == "lines":
+            yield from ((tick, f"{tick:g}") for tick in self._x_ticks)
+            return
+        groups = self._chart.groups
+        letters = sum(len(name) + 2 for name in groups)
+        every = max(1, ceil(letters / _LETTERS))
+        yield from ((float(at), name) for at, name in enumerate(groups) if at % every == 0)
 
     def _bars(self, at: int, series: Series) -> Iterator[str]:
         count = len(self._chart.series)
@@ -156,10 +167,15 @@ class _Drawing:
         dash = " dash" if at >= len(_COLOURS) else ""
         path = "L".join(f"{self._x(x)} {self._y(y)}" for x, y in series.points)
         yield f'<path class="line s{colour}{dash}" d="M{path}"/>'
+        # Points in the same place share a label.
+        labels: dict[tuple[float, float], list[str]] = {}
         for (x, y), label in zip(series.points, series.labels or [""] * len(series.points), strict=True):
-            yield f'<circle class="f{colour}" cx="{self._x(x)}" cy="{self._y(y)}" r="3.5"/>'
-            if label:
-                yield f'<text class="small" x="{self._x(x) + 6}" y="{self._y(y) - 6}">{escape(label)}</text>'
+            labels.setdefault((self._x(x), self._y(y)), []).append(label)
+        for (left, top), names in labels.items():
+            yield f'<circle class="f{colour}" cx="{left}" cy="{top}" r="3.5"/>'
+            if any(names):
+                side, shift = ("small end", -6) if left > _WIDTH * 0.8 else ("small", 6)
+                yield f'<text class="{side}" x="{left + shift:.1f}" y="{top - 6:.1f}">{escape(", ".join(names))}</text>'
 
     def _legend(self, at: int, series: Series) -> Iterator[str]:
         y = _HEIGHT + at * _LEGEND_LINE
