@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from lbproxy import __version__
+from lbproxy.control.client_options import add_commands as add_client_commands
 from lbproxy.simulate.options import add_options as add_simulate_options
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ examples:
   lbproxy check lbproxy.yaml            say everything that is wrong with a file
   lbproxy run -c lbproxy.yaml           carry traffic
   lbproxy explain alice                 who owns the key alice, who comes next, and why
+  lbproxy diff new.yaml                 what a configuration would change, and which keys would move
+  lbproxy status --watch                how the running instance and its backends stand
+  lbproxy drain b1 --wait 10m           take a backend out gently, and return when it can be stopped
   lbproxy simulate --hot 20%            what one user with a fifth of the traffic does to the others
   lbproxy config --resolved | less      the configuration with every default filled in
   lbproxy schema > lbproxy.schema.json  for editors
@@ -187,6 +191,8 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     _json_option(explain)
     explain.set_defaults(command=_explain)
 
+    add_client_commands(commands.add_parser, _ask_instance, _config_option)
+
     simulate = commands.add_parser("simulate", help="run the core that routes on imagined or recorded traffic")
     add_simulate_options(simulate)
     simulate.set_defaults(command=_simulate)
@@ -303,6 +309,15 @@ def _explain(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _ask_instance(arguments: argparse.Namespace) -> int:
+    from lbproxy.control.client import Failure, run
+
+    try:
+        return run(arguments, lambda: _known_config_path(arguments.config))
+    except Failure as failure:
+        raise Stop(failure.code, str(failure)) from None
+
+
 def _simulate(arguments: argparse.Namespace) -> int:
     from lbproxy.simulate.command import Misused, run
     from lbproxy.simulate.record import Unusable
@@ -356,12 +371,17 @@ def _version(arguments: argparse.Namespace) -> int:
 
 
 def _config_path(given: str | None) -> str:
+    path = _known_config_path(given)
+    if path is not None:
+        return path
+    raise Stop(BAD, f"lbproxy: no configuration: neither {' nor '.join(CONFIG_PLACES)} exists, name one with -c FILE")
+
+
+def _known_config_path(given: str | None) -> str | None:
+    """The configuration that is meant, or None when none is named and none is where it usually is."""
     if given is not None:
         return "/dev/stdin" if given == "-" else given
-    for place in CONFIG_PLACES:
-        if os.path.exists(place):
-            return place
-    raise Stop(BAD, f"lbproxy: no configuration: neither {' nor '.join(CONFIG_PLACES)} exists, name one with -c FILE")
+    return next((place for place in CONFIG_PLACES if os.path.exists(place)), None)
 
 
 def _load(given: str | None) -> Config:

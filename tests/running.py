@@ -155,7 +155,9 @@ def backend_list(backends: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def ports(serving: Event) -> tuple[int, int]:
-    return int(serving["listen"].rpartition(":")[2]), int(serving["admin"].rpartition(":")[2])
+    """The ports of the first listener and of the admin API."""
+    listen, admin = (int(serving[name].partition(", ")[0].rpartition(":")[2]) for name in ("listen", "admin"))
+    return listen, admin
 
 
 def until(true: Callable[[], object], bound_s: float = PATIENCE_S) -> None:

@@ -1,0 +1,333 @@
+"""Operating a running lbproxy from the command line and the admin API: what is decided, shown, kept and foreseen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.running import Backends, Proxy, backend_list, get, in_thread, until
+
+USERS = [f"user-{number}" for number in range(200)]
+# Nothing but the ring decides, so that every move is one that a change has made.
+CALM: dict[str, Any] = {"bounded_load": {"factor": None}, "hot_keys": {"mode": "off"}, "ring": {"vnodes": 256}}
+
+
+@pytest.fixture
+async def backends() -> AsyncIterator[Backends]:
+    async with Backends("b1", "b2", "b3", "b4") as started:
+        yield started
+
+
+def proxied(folder: Path, backends: Backends, **pool: Any) -> Proxy:
+    """A proxy with a Unix socket for its admin, and three of the backends."""
+    admin = {"listen": "127.0.0.1:0", "socket": str(folder / "admin.sock")}
+    listed = backend_list(backends.ports)[:3]
+    return Proxy(folder, {}, admin=admin, pools={"api": {**CALM, **pool, "backends": listed}})
+
+
+async def homes(proxy: Proxy, users: list[str] = USERS) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for start in range(0, len(users), 50):
+        part = users[start : start + 50]
+        answers = await asyncio.gather(*(get(proxy.port, user=user) for user in part))
+        assert {status for status, _ in answers} == {200}
+        found |= {user: text for user, (_, text) in zip(part, answers, strict=True)}
+    return found
+
+
+async def cli(proxy: Proxy, *words: str) -> tuple[int, str, str]:
+    """One command against the proxy: exit code, stdout, stderr."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lbproxy", words[0], "-c", str(proxy.file), *words[1:]),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def ask(proxy: Proxy, path: str) -> dict[str, Any]:
+    return await asyncio.to_thread(proxy.document, path)
+
+
+async def backend(proxy: Proxy, name: str) -> dict[str, Any]:
+    return await ask(proxy, f"/v1/pools/api/backends/{name}")
+
+
+async def test_weights_drains_and_their_end(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        before = await homes(proxy)
+        code, out, _ = await cli(proxy, "drain", "b1", "--reason", "repair")
+        assert code == 0
+        assert out.startswith("b1: draining, weight 1, 0 in flight  [")
+        during = await homes(proxy)
+        assert "b1" not in during.values()
+        assert {user for user in USERS if during[user] != before[user]} == {u for u in USERS if before[u] == "b1"}
+        drained = await backend(proxy, "b1")
+        assert (drained["state"], drained["override"]["state"], drained["override"]["reason"]) == (
+            "draining",
+            "drain",
+            "repair",
+        )
+        assert drained["override"]["by"] not in ("", "unknown")
+        assert (await cli(proxy, "drain", "b1", "--wait", "10s"))[0] == 0
+        assert (await backend(proxy, "b1"))["empty"]
+        assert (await cli(proxy, "undrain", "b1"))[0] == 0
+        assert await homes(proxy) == before
+
+        assert (await cli(proxy, "weight", "b2", "3", "--for", "1h"))[0] == 0
+        after = await homes(proxy)
+        assert all(after[user] == "b2" for user in USERS if after[user] != before[user])
+        assert sum(home == "b2" for home in after.values()) > sum(home == "b2" for home in before.values())
+        second = await backend(proxy, "b2")
+        assert (second["weight"], second["effective_weight"], second["expected_share"]) == (1, 3, 0.6)
+        assert "weight 3 (file 1)" in (await cli(proxy, "weight", "b2", "3"))[1]
+        code, out, _ = await cli(proxy, "status")
+        assert (code, "3 (file 1)" in out, "generation" in out) == (0, True, True)
+        assert await asyncio.to_thread(proxy.metric, "backend_configured_weight", backend="b2") == 1
+        assert await asyncio.to_thread(proxy.metric, "backend_effective_weight", backend="b2") == 3
+        assert await asyncio.to_thread(proxy.metric, "backend_override", backend="b2", what="weight") == 1
+        assert await asyncio.to_thread(proxy.metric, "ring_changes_total", cause="override") == 1
+        assert 0.1 < await asyncio.to_thread(proxy.metric, "ring_last_change_moved_ratio") < 0.4
+        assert (await cli(proxy, "weight", "b2", "file"))[0] == 0
+        assert await homes(proxy) == before
+
+        # What an override says for a time ends with the time.
+        assert (await cli(proxy, "weight", "b3", "0", "--for", "500ms"))[0] == 0
+        assert "b3" not in (await homes(proxy)).values()
+        await asyncio.to_thread(until, lambda: proxy.metric("backend_override", backend="b3", what="weight") == 0)
+        assert await homes(proxy) == before
+        assert [event["why"] for event in proxy.named("override ended")][-1] == "its time is over"
+
+
+async def test_overrides_survive_reloads_workers_and_restarts_and_the_file_has_the_last_word(
+    tmp_path: Path, backends: Backends
+) -> None:
+    proxy = proxied(tmp_path, backends)
+    with proxy:
+        await cli(proxy, "weight", "b1", "0.5")
+        await cli(proxy, "drain", "b2")
+        before = await homes(proxy)
+        proxy.config["pools"]["api"]["backends"] = backend_list(backends.ports)
+        proxy.write_config()
+        assert (await cli(proxy, "reload"))[0] == 0
+        assert ((await backend(proxy, "b1"))["effective_weight"], (await backend(proxy, "b2"))["state"]) == (
+            0.5,
+            "draining",
+        )
+        for pid in await asyncio.to_thread(proxy.worker_pids):
+            os.kill(pid, signal.SIGKILL)
+        await in_thread(proxy, "worker ready", 4)
+        with_b4 = await homes(proxy)
+        assert "b2" not in with_b4.values()
+        assert all(with_b4[user] in (before[user], "b4") for user in USERS)
+        proxy.config["pools"]["api"]["backends"] = backend_list(backends.ports)[:3]
+    with proxied(tmp_path, backends) as again:
+        assert ((await backend(again, "b1"))["effective_weight"], (await backend(again, "b2"))["state"]) == (
+            0.5,
+            "draining",
+        )
+        assert await homes(again) == before
+        again.config["pools"]["api"]["backends"][0]["weight"] = 2
+        again.config["pools"]["api"]["backends"][1]["weight"] = 2
+        again.write_config()
+        again.signal(signal.SIGHUP)
+        await in_thread(again, "configuration applied")
+        assert (await backend(again, "b1"))["effective_weight"] == 2
+        assert (await backend(again, "b2"))["state"] == "draining"
+        assert [event["why"] for event in again.named("override ended")] == ["the file gives it another weight"]
+        assert [each["backend"] for each in (await ask(again, "/v1/info"))["overrides"]] == ["b2"]
+
+
+async def test_nobody_is_left_only_when_that_is_meant(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        for name in ("b1", "b2"):
+            assert (await cli(proxy, "drain", name))[0] == 0
+        code, _, err = await cli(proxy, "drain", "b3")
+        assert (code, err) == (1, "lbproxy: nobody in api would be left to serve; force it if that is meant\n")
+        assert set((await homes(proxy, USERS[:20])).values()) == {"b3"}
+        assert (await cli(proxy, "weight", "b3", "0", "--force"))[0] == 0
+        assert (await get(proxy.port))[0] == 503
+        assert await asyncio.to_thread(proxy.metric, "pool_panic", pool="api") == 1
+        assert proxy.named("no backend is eligible")
+
+
+async def test_what_is_said_of_a_key_is_what_happens_to_it(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends, pins=[{"key": "vip", "backend": "b3"}]) as proxy:
+        for words in (("status",), ("drain", "b1"), ("weight", "b2", "0.25"), ("undrain", "b1")):
+            assert (await cli(proxy, *words))[0] == 0
+            for user in [*USERS[:25], "vip"]:
+                said = await ask(proxy, f"/v1/pools/api/explain?key={user}")
+                assert said["decision"]["backend"] == (await get(proxy.port, user=user))[1]
+                serving = [each["backend"] for each in said["preference"] if each["may_serve"]]
+                assert user == "vip" or serving[0] == said["decision"]["backend"]
+
+
+async def test_a_plan_predicts_what_then_happens(tmp_path: Path, backends: Backends) -> None:
+    users = [f"user-{number}" for number in range(2000)]
+    with proxied(tmp_path, backends) as proxy:
+        before = await homes(proxy, users)
+        other = tmp_path / "other.yaml"
+        config = json.loads(json.dumps(proxy.config))
+        config["pools"]["api"]["backends"] = backend_list(backends.ports)
+        config["pools"]["api"]["backends"][0]["weight"] = 0.5
+        config["workers"] = 3
+        other.write_text(yaml.safe_dump(config))
+        code, out, _ = await cli(proxy, "diff", str(other), "--json")
+        assert code == 0
+        planned = json.loads(out)
+        (api,) = planned["pools"]
+        assert planned["needs_restart"] == ["workers"]
+        assert (api["needless_share"], api["keys"]["sampled"]) == (0.0, len(users))
+        assert {each["name"]: each["change"] for each in api["backends"]} == {
+            "b1": "changed", "b2": "", "b3": "", "b4": "added",
+        }  # fmt: skip
+        assert (await ask(proxy, "/v1/info"))["generation"] == 1
+        proxy.config["pools"] = config["pools"]
+        proxy.write_config()
+        assert (await cli(proxy, "reload"))[0] == 0
+        after = await homes(proxy, users)
+        moved = [user for user in users if before[user] != after[user]]
+        # Of these very users the plan knew; of the whole hash space they are a sample.
+        assert len(moved) == api["keys"]["moved"]
+        assert api["moved_share"] == pytest.approx(len(moved) / len(users), abs=0.03)
+        assert {(before[user], after[user]) for user in moved} <= {(each["from"], each["to"]) for each in api["flows"]}
+        assert await asyncio.to_thread(proxy.metric, "ring_last_change_moved_ratio") == pytest.approx(
+            api["moved_share"]
+        )
+        code, out, _ = await cli(proxy, "diff")
+        assert (code, out) == (0, "nothing changes\n")
+        asked = json.dumps({"pool": "api", "backends": {"b4": {"state": "drain"}}}).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{proxy.admin_port}/v1/plan", asked, {"Content-Type": "application/json"}
+        )
+        drained = json.loads(await asyncio.to_thread(lambda: urllib.request.urlopen(request).read()))
+        assert {each["from"] for each in drained["flows"]} == {"b4"}
+        assert drained["keys"]["moved"] == sum(home == "b4" for home in after.values())
+
+
+async def test_a_refused_reload_is_said_on_every_channel_and_changes_nothing(
+    tmp_path: Path, backends: Backends
+) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        before = await homes(proxy)
+        good = proxy.file.read_text()
+        assert (await cli(proxy, "reload"))[1].startswith("unchanged: generation 1,")
+        proxy.file.write_text(good.replace("backends:", "bakends:"))
+        code, out, err = await cli(proxy, "reload")
+        assert (code, out) == (4, "")
+        assert "bakends: unknown field, did you mean backends?" in err
+        assert err.endswith("lbproxy: the configuration is refused, the one before it stays in force\n")
+        assert proxy.named("configuration refused")
+        assert await asyncio.to_thread(proxy.metric, "config_last_reload_success") == 0
+        info = await ask(proxy, "/v1/info")
+        assert (info["generation"], info["reload"]["result"]) == (1, "refused")
+        assert "pools.api" in info["reload"]["problem"]
+        assert "the last reload was refused" in (await cli(proxy, "status"))[1]
+        code, _, err = await cli(proxy, "diff", str(proxy.file))
+        assert (code, "did you mean backends?" in err) == (1, True)
+        assert (await homes(proxy)) == before
+        proxy.file.write_text(good)
+        assert (await cli(proxy, "reload"))[0] == 0
+
+
+async def test_a_changed_file_is_taken_up_by_itself(tmp_path: Path, backends: Backends) -> None:
+    proxy = proxied(tmp_path, backends)
+    proxy.config["reload"] = {"watch": "50ms"}
+    with proxy:
+        proxy.config["pools"]["api"]["backends"] = backend_list(backends.ports)
+        changed = tmp_path / "changed.yaml"
+        changed.write_text(yaml.safe_dump(proxy.config))
+        changed.rename(proxy.file)
+        await in_thread(proxy, "configuration applied")
+        assert (await backend(proxy, "b4"))["state"] == "up"
+        proxy.file.write_text("nonsense\n")
+        await in_thread(proxy, "configuration refused")
+        proxy.write_config()
+        await in_thread(proxy, "configuration unchanged")
+        assert (await ask(proxy, "/v1/info"))["generation"] == 2
+        # Nothing has changed since, so nothing is read again.
+        count = await asyncio.to_thread(proxy.metric, "config_reloads_total")
+        await asyncio.sleep(0.3)
+        assert await asyncio.to_thread(proxy.metric, "config_reloads_total") == count == 3
+
+
+async def test_the_process_can_be_drained_over_its_socket(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        assert (await cli(proxy, "healthcheck")) == (0, "2 of 2 workers ready\n", "")
+        command = [
+            "curl",
+            "-sS",
+            "--unix-socket",
+            str(tmp_path / "admin.sock"),
+            "-X",
+            "POST",
+            "http://lbproxy/v1/drain",
+        ]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+        assert json.loads(done.stdout) == {"draining": True}
+        assert await asyncio.to_thread(proxy.wait) == 0
+        code, _, err = await cli(proxy, "healthcheck")
+        assert (code, err.startswith("lbproxy: cannot reach the instance at ")) == (3, True)
+
+
+async def test_wrong_words_are_told_apart(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        for words, code, part in (
+            (("drain", "b"), 1, "there is no backend b, did you mean b"),
+            (("drain", "b1", "--pool", "web"), 1, "there is no pool web, there is api"),
+            (("weight", "b1", "much"), 2, "is not a number, or `file`"),
+            (("weight", "b1", "-1"), 2, ""),
+            (("weight", "b1", "2", "--for", "10"), 2, "has no unit"),
+            (("weight", "b1", "2e9"), 1, "weight must be a number from 0"),
+            (("status", "--pool", "web"), 1, "there is no pool web"),
+            (("status", "--admin", "nonsense:port"), 2, "is no admin address"),
+            (("status", "--admin", "127.0.0.1:1"), 3, "cannot reach the instance at 127.0.0.1:1"),
+            (("reload", "--admin", f"127.0.0.1:{proxy.admin_port}"), 1, "admin.token_file"),
+        ):
+            found, _, err = await cli(proxy, *words)
+            assert (found, part in err) == (code, True), (words, err)
+        assert (await ask(proxy, "/v1/info"))["generation"] == 1
+
+
+async def test_over_tcp_with_a_token(tmp_path: Path, backends: Backends) -> None:
+    token = tmp_path / "token"
+    token.write_text("correct horse\n")
+    admin = {"listen": "127.0.0.1:0", "token_file": str(token)}
+    with Proxy(tmp_path, backends.ports, admin=admin) as proxy:
+        address = f"http://127.0.0.1:{proxy.admin_port}"
+        code, _, err = await cli(proxy, "drain", "b1", "--admin", address)
+        assert (code, err) == (1, "lbproxy: the token is missing or wrong\n")
+        assert (await cli(proxy, "drain", "b1", "--admin", address, "--token-file", str(token)))[0] == 0
+        assert (await backend(proxy, "b1"))["override"]["by"] == "token from 127.0.0.1"
+        assert (await ask(proxy, "/v1/info"))["writes"] == "token"
+
+
+def test_files_alone_can_be_compared(tmp_path: Path) -> None:
+    one = tmp_path / "one.yaml"
+    one.write_text(yaml.safe_dump({"listen": "127.0.0.1:2", "admin": {"listen": "127.0.0.1:1"}, "pools": {"api": {
+        "backends": backend_list({"b1": 1, "b2": 2})}}}))  # fmt: skip
+    other = tmp_path / "other.yaml"
+    other.write_text(one.read_text().replace("name: b2", "name: b3"))
+    began = time.monotonic()
+    command = [sys.executable, "-m", "lbproxy", "diff", "-c", str(one), str(other)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr.startswith("lbproxy: cannot reach the instance at 127.0.0.1:1")
+    assert "b2      -> b3 " in done.stdout
+    quiet = subprocess.run([*command, "--offline"], capture_output=True, text=True)
+    assert (quiet.returncode, quiet.stderr, quiet.stdout) == (0, "", done.stdout)
+    assert time.monotonic() - began < 20
