@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from lbproxy.core import ledger
 from lbproxy.core.exchange import Finished
 from lbproxy.core.spec import AccessLogSpec
-from lbproxy.core.trace import Trace
 from lbproxy.observe import access_log
 from lbproxy.observe.access_log import AccessLog, pieces
 from lbproxy.observe.lines import LINE_MAX, SAFE, CombinedLines, JsonLines, json_text
@@ -50,7 +49,6 @@ class Exchange:
         self.connect_us = -1
         self.first_byte_us = 900
         self.request_id = b"3f2a9c1e-000001f2"
-        self.trace: Trace | None = None
         self.key: bytes | None = b"user-1"
         self.fields: dict[bytes, bytes] = {}
         vars(self).update(changes)

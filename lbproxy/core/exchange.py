@@ -72,8 +72,7 @@ class Finished(Protocol):
 
     `status` 0: none was sent. `backend` "": none was chosen. `decision`: index into `ledger.DECISIONS`, -1 when not
     routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`, or "client_abort".
-    `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `trace` None: its spans are told to
-    nobody.
+    `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began.
     """
 
     method: bytes
@@ -91,7 +90,6 @@ class Finished(Protocol):
     connect_us: int
     first_byte_us: int
     request_id: bytes
-    trace: Trace | None
     key: bytes | None
 
     @property
@@ -103,3 +101,20 @@ class Finished(Protocol):
     def field(self, name: bytes) -> bytes:
         """The request's header of that lower-case name, its lines joined; b"" when there is none."""
         ...
+
+
+class Traced(Finished, Protocol):
+    """What tracing reads besides.
+
+    `trace` None: its spans are told to nobody. `path` is the target in origin-form. `peer` is who connected, `client`
+    who that one speaks for. `attempt_us`: from the beginning of the last attempt, its connecting included, to the end;
+    -1: there was none.
+    """
+
+    path: bytes
+    trace: Trace | None
+
+    @property
+    def peer(self) -> str: ...
+    @property
+    def attempt_us(self) -> int: ...

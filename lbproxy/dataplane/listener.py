@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast, final
 
 from lbproxy.core.balance import Pool
-from lbproxy.core.exchange import Finished
+from lbproxy.core.exchange import Traced
 from lbproxy.core.ledger import (
     BACKEND_ACTIVE,
     BACKEND_IDLE,
@@ -63,7 +63,7 @@ class DataPlane:
         loop: asyncio.AbstractEventLoop,
         snapshot: Snapshot,
         cells: Cells,
-        log: Callable[[Finished], None] | None = None,
+        log: Callable[[Traced], None] | None = None,
         report: Callable[[str, str, str], None] | None = None,
     ) -> None:
         self._plane: Final = Plane(loop, snapshot, cells, log, report)
@@ -129,6 +129,10 @@ class DataPlane:
         plane.cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
 
     @staticmethod
+    def log_to(self, log: Callable[[Traced], None]) -> None:
+        """Tell another log of each exchange that ends from now on."""
+        self._plane.log = log
+
     def _move_tunnels(pool: Pool) -> None:
         if pool.spec.on_move == "close":
             for tunnel in list(pool.account.tunnels):

@@ -94,5 +94,5 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
         exchange.refuse(503, "no_backend")
     else:
         exchange.decision = decision
-        exchange.attempt(backend)
+        exchange.attempt_later(backend)
     return True

@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core.balance import Backend, Pool
-from lbproxy.core.exchange import Finished
+from lbproxy.core.exchange import Traced
 from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
 from lbproxy.core.ledger import Cells
 from lbproxy.core.snapshot import Snapshot
@@ -58,14 +58,14 @@ class Plane:
         loop: asyncio.AbstractEventLoop,
         snapshot: Snapshot,
         cells: Cells,
-        log: Callable[[Finished], None] | None,
+        log: Callable[[Traced], None] | None,
         report: Callable[[str, str, str], None] | None = None,
     ) -> None:
         """`report(pool, backend, reason)` is told when a backend has failed too often in a row."""
         self.report: Final = report
         self.loop: Final = loop
         self.cells: Final = cells
-        self.log: Final = log
+        self.log = log
         self.requests: Final = RequestParser()
         self.responses: Final = ResponseParser()
         self.tasks: Final[set[asyncio.Task[None]]] = set()

@@ -113,7 +113,7 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     following = _following(exchange, pool, backend, phase) if verdict == ALLOWED else None
     if following is not None:
         _count_retry(exchange, pool, _REASONS[error])
-        exchange.attempt(following)
+        exchange.attempt_later(following)
         return
     if verdict >= 0:
         _count_refused(exchange, pool, verdict)
@@ -137,7 +137,7 @@ def is_tried_elsewhere(exchange: Exchange, status: int) -> bool:
     exchange.drop_upstream()
     exchange.leave_seat()
     _count_retry(exchange, pool, _STATUS)
-    exchange.attempt(following)
+    exchange.attempt_later(following)
     return True
 
 
@@ -160,7 +160,7 @@ def _try_is_over(exchange: Exchange) -> None:
     exchange.leave_seat()
     _blame(exchange, pool, backend, FIRST_BYTE_TIMEOUT)
     _count_retry(exchange, pool, _TIMEOUT)
-    exchange.attempt(following)
+    exchange.attempt_later(following)
 
 
 def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> Backend | None:

@@ -149,6 +149,16 @@ class Exchange:
     def backend_name(self) -> str:
         return self.backend.name if self.backend is not None else ""
 
+    @property
+    def peer(self) -> str:
+        return self.downstream.peer
+
+    @property
+    def attempt_us(self) -> int:
+        if not self.attempts:
+            return -1
+        return self.duration_us - int((self.sent - self.started) * 1e6) + max(0, self.connect_us)
+
     def field(self, name: bytes) -> bytes:
         return self.shape.joined(name, self.values)
 
@@ -218,6 +228,12 @@ class Exchange:
         self.has_seat = True
         pool.account.acquire(backend, self.h)
         self._connect(backend)
+
+    def attempt_later(self, backend: Backend) -> None:
+        """Make an attempt for which the request had to wait: for a seat, or for the failure of another one."""
+        self.sent = monotonic()
+        self.connect_us = -1
+        self.attempt(backend)
 
     def attempt(self, backend: Backend) -> None:
         """Take a seat and send, on an idle connection or a new one."""

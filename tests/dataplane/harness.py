@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from lbproxy.core import ledger
-from lbproxy.core.exchange import Finished
+from lbproxy.core.exchange import Traced
 from lbproxy.core.ledger import RowKey, RowKind
 from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import (
@@ -73,6 +73,8 @@ class Line:
     client: str
     upgraded: bool
     connect_us: int
+    first_byte_us: int
+    attempt_us: int
     trace: Trace | None
 
 
@@ -114,7 +116,7 @@ class Plane:
             while not condition():  # noqa: ASYNC110  # the condition is a number in a cell, nobody signals it
                 await asyncio.sleep(0.005)
 
-    def keep(self, exchange: Finished) -> None:
+    def keep(self, exchange: Traced) -> None:
         self.lines.append(
             Line(
                 exchange.method,
@@ -131,6 +133,8 @@ class Plane:
                 exchange.client,
                 exchange.upgraded,
                 exchange.connect_us,
+                exchange.first_byte_us,
+                exchange.attempt_us,
                 exchange.trace,
             )
         )
