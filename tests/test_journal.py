@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,6 +150,21 @@ def test_libraries_speak_through_the_journal() -> None:
     level, _, fields = told.events[1]
     assert (level, fields["message"]) == ("error", "failed")
     assert str(fields["error"]).startswith("ValueError: no (test_journal.py:")
+
+
+async def test_what_a_library_says_in_a_thread_of_its_own_is_told_in_the_loops() -> None:
+    loop = asyncio.get_running_loop()
+    home = threading.get_ident()
+    told: asyncio.Future[tuple[int, str]] = loop.create_future()
+
+    def emit(level: Level, event: str, fields: Fields) -> None:
+        told.set_result((threading.get_ident(), str(fields["message"])))
+
+    bridge = LoggingBridge(Journal(emit))
+    logger = logging.Logger("some.library")
+    logger.addHandler(bridge)
+    await asyncio.to_thread(logger.warning, "from elsewhere")
+    assert await asyncio.wait_for(told, 5) == (home, "from elsewhere")
 
 
 def test_an_exception_is_described_with_its_places() -> None:

@@ -10,11 +10,13 @@ cut down to `BURST` lines a second.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import select
 import stat
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, Literal
@@ -138,18 +140,32 @@ def _text_value(value: Value) -> str:
 
 
 class LoggingBridge(logging.Handler):
-    """Takes what libraries say through `logging` into the journal, from warnings up."""
+    """Takes what libraries say through `logging` into the journal, from warnings up.
+
+    A journal belongs to the thread of its event loop; what a library says in a thread of its own is handed over there.
+    """
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(logging.WARNING)
         self._journal = journal
+        self._home = threading.get_ident()
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
 
     def emit(self, record: logging.LogRecord) -> None:
         level = level_of(record.levelname.lower()) or "error"
         fields: Fields = {"logger": record.name, "message": record.getMessage()}
         if record.exc_info is not None and record.exc_info[1] is not None:
             fields["error"] = describe(record.exc_info[1])
-        self._journal.tell(level, "library message", fields)
+        if self._loop is None or threading.get_ident() == self._home:
+            self._journal.tell(level, "library message", fields)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._journal.tell, level, "library message", fields)
+        except RuntimeError:  # the loop has ended, and with it everyone who could hear it
+            pass
 
 
 def describe(error: BaseException) -> str:
