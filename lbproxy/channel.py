@@ -89,6 +89,7 @@ class Report:
     applied   it now reads the generation `number`
     adopted   it now goes by the states `number`
     failing   `fields` name a backend that has failed too often in a row: pool, backend, error
+    spans     of sampled requests (`observe.spans`), after `number` of them had to be left out
     keys      for the request `number`, `fields` are one pool's sample: pool, bits, seen, held; none of them at the end
     event     a line for the journal: `level`, `event`, `fields`
     """
@@ -172,6 +173,11 @@ class Channel:
         self._out.append((memoryview(HEADER.pack(len(payload), len(descriptors)) + payload), descriptors))
         if len(self._out) == 1:
             self._on_writable()
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the peer, or the socket on the way to it, has taken all that was sent."""
+        return not self._out
 
     def close(self) -> None:
         """Close this end without being told about it."""

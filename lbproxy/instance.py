@@ -26,7 +26,8 @@ from lbproxy.core.ledger import BACKEND_ERRORS, BACKEND_IN_FLIGHT, BACKEND_REQUE
 from lbproxy.core.ring import Ring
 from lbproxy.core.spec import Config
 from lbproxy.observe.journal import Stderr, describe
-from lbproxy.supervisor import CannotApply, Supervisor
+from lbproxy.observe.tracing import CannotTrace, Tracing, check
+from lbproxy.supervisor import CannotApply, CannotStart, Supervisor
 from lbproxy.views import Views
 
 # Which of the counted answers are a backend's good ones.
@@ -51,6 +52,11 @@ class Instance(Views):
         self.journal = EventJournal(emit, self.kept_events)
         self.rings = RingChanges(self.journal)
         self.stop_wanted = asyncio.Event()
+        self._tracing = Tracing(self.journal)
+        try:
+            self._tracing.follow(config)
+        except CannotTrace as error:
+            raise CannotStart(str(error)) from None
         path = store_path(config)
         self._store = Store(path) if path else None
         self.being = Wellbeing(self._load_overrides(), self, self.journal, self._read_traffic)
@@ -61,6 +67,7 @@ class Instance(Views):
         self.being.install(prepared)
         self.rings.keep(self.being.pools)
         self.supervisor.on_failing = self.being.observe_streak
+        self.supervisor.on_spans = self._tracing.take
         self.reloader = Reloader(config, source.load, self._apply, self.journal)
         self._prober = Prober(self.being.observe_probe, self.being.is_flipping)
         self._watcher = Watcher(source, lambda: self.supervisor.config.watch, self._on_file_changed)
@@ -78,6 +85,7 @@ class Instance(Views):
         """Let running exchanges end, and end everything."""
         await self._stop_steering()
         await self.supervisor.drain()
+        await self._tracing.close()
 
     async def abort(self) -> None:
         """End everything at once."""
@@ -146,6 +154,10 @@ class Instance(Views):
             self.journal.error("reload failed", error=describe(error))
 
     async def _apply(self, config: Config) -> bool:
+        try:
+            check(config.tracing)
+        except CannotTrace as error:
+            raise Refused(str(error)) from None
         prepared = self.being.prepare(config)
         before = self._serving_rings()
         try:
@@ -156,6 +168,7 @@ class Instance(Views):
         self.rings.keep(self.being.pools)
         self._account_rings(before, prepared.mandate.causes)
         self._prober.follow(config)
+        self._tracing.follow(config)
         self._emit.configure(config.log.level, config.log.format)
         is_complete = await self.supervisor.acknowledged(number)
         self.journal.info("configuration applied", generation=number, fingerprint=self.supervisor.snapshot.fingerprint)

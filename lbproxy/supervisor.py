@@ -89,6 +89,8 @@ class Supervisor:
         self.states: dict[str, Mapping[str, int]] = {}
         # Told when a worker has met too many failures in a row at a backend: pool, backend, the last error.
         self.on_failing: Callable[[str, str, str], None] = _nothing
+        # Told what a worker says of sampled requests, and how many of them it has left out.
+        self.on_spans: Callable[[str, int], None] = _no_spans
         self.restarts: dict[str, int] = {}
         self.slabs = Slabs.create(config.workers)
         self.layout = Layout()
@@ -353,6 +355,8 @@ class Supervisor:
         fields = report.fields or {}
         if report.kind == "failing":
             self.on_failing(str(fields.get("pool")), str(fields.get("backend")), str(fields.get("error")))
+        elif report.kind == "spans":
+            self.on_spans(str(fields.get("spans")), report.number)
         elif report.kind == "keys" and report.number in self._keys:
             self._keys[report.number].take(fields)
             self._wake()
@@ -419,3 +423,7 @@ class _Answers:
 
 def _nothing(pool: str, backend: str, error: str) -> None:
     """Nobody wants to know."""
+
+
+def _no_spans(text: str, dropped: int) -> None:
+    """Nor this."""

@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import uvloop
@@ -37,13 +37,16 @@ from lbproxy.channel import (
     pack_report,
     unpack_order,
 )
+from lbproxy.core.exchange import Traced
 from lbproxy.core.sample import pack_keys
 from lbproxy.core.snapshot import Snapshot, build_snapshot
+from lbproxy.core.spec import Config
 from lbproxy.dataplane.listener import DataPlane
 from lbproxy.memories import map_memory, remember
 from lbproxy.observe.access_log import AccessLog
 from lbproxy.observe.journal import Fields, Journal, Level, LoggingBridge, describe
 from lbproxy.observe.slabs import Slabs
+from lbproxy.observe.spans import SpanLog
 
 # Cyclic garbage is rare on the hot path, and what lives at start lives for ever.
 GC_THRESHOLDS: Final = (50_000, 50, 100)
@@ -68,6 +71,7 @@ class Worker:
         self._snapshot: Snapshot | None = None
         self._plane: DataPlane | None = None
         self._log: AccessLog | None = None
+        self._spans: SpanLog | None = None
         self._drain_timeout_s = 0.0
         self._stopping = asyncio.Event()
         self._channel = Channel(control, loop, self._receive, self._stopping.set)
@@ -130,7 +134,8 @@ class Worker:
             log = AccessLog(order.config.log.access, self._cells, snapshot.row, self._log_trouble)
             log.start(self._loop)
             self._log = log
-            self._plane = DataPlane(self._loop, snapshot, self._cells, log, self._on_failing_backend)
+            told = self._log_of(order.config, log)
+            self._plane = DataPlane(self._loop, snapshot, self._cells, told, self._on_failing_backend)
             self._adopt(order.adopt)
             await self._plane.start(new)
             settle()
@@ -144,6 +149,18 @@ class Worker:
         self._say(Report("applied", order.number))
 
     def _adopt(self, order: Adopt) -> None:
+    def _log_of(self, config: Config, log: AccessLog) -> Callable[[Traced], None]:
+        """What is told of each exchange that ends: the access log, by way of tracing once there was any."""
+        if self._spans is None and config.tracing.otlp:
+            self._spans = SpanLog(log, self._send_spans, self._loop)
+        return self._spans or log
+
+    def _send_spans(self, text: str, dropped: int) -> bool:
+        if not self._channel.is_clear:
+            return False
+        self._say(Report("spans", dropped, fields={"spans": text}))
+        return True
+
         if self._plane is not None:
             self._plane.adopt(order.states)
             self._say(Report("adopted", order.number))
@@ -191,6 +208,8 @@ class Worker:
             if cut:
                 self.journal.warning("exchanges cut off", count=cut)
         if self._log is not None:
+        if self._spans is not None:
+            self._spans.close()
             self._log.close()
         self._channel.close()
 

@@ -76,6 +76,23 @@ def read_backend_url(text: str) -> Address:
     return address
 
 
+def read_collector_url(text: str) -> str:
+    """`http://host[:port][/path]` or the same with https, without a slash at the end."""
+    url = _URL.fullmatch(text)
+    if url is None:
+        raise BadValue(f"{quote(text)} has no scheme", f"http://{text}" if _reads_as_host_port(text) else "")
+    scheme = url["scheme"].lower()
+    if scheme not in ("http", "https"):
+        raise BadValue(f"{quote(text)} is neither an http:// nor an https:// URL")
+    authority, mark, tail = _cut_at(url["rest"], "/?#")
+    if "@" in authority or mark in ("?", "#") or "?" in tail or "#" in tail or not tail.isprintable() or " " in tail:
+        raise BadValue(f"{quote(text)} is more than a scheme, a host, a port and a path")
+    address = _read_host_port(authority, 443 if scheme == "https" else 80)
+    if address.port == 0:
+        raise BadValue(f"{quote(text)} has port 0, which nobody can connect to")
+    return f"{scheme}://{authority}{mark}{tail}".rstrip("/")
+
+
 def read_network(text: str) -> str:
     """A CIDR network or a single address, as the canonical text of the network."""
     try:

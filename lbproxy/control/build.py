@@ -35,6 +35,7 @@ def build(file: schema.File, source: str = "") -> spec.Config:
             token_file=file.admin.token_file,
         ),
         log=spec.LogSpec(file.log.level, file.log.format, spec.AccessLogSpec(**dict(file.log.access))),
+        tracing=spec.TracingSpec(**dict(file.tracing)),
         drain_timeout=file.drain.timeout,
         watch=file.reload.watch,
         zone=file.zone,

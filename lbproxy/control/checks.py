@@ -19,6 +19,7 @@ from lbproxy.control.schema import (
     Affinity,
     Backend,
     Ejection,
+    Headers,
     Health,
     Key,
     Listener,
@@ -27,6 +28,7 @@ from lbproxy.control.schema import (
     Pin,
     RingOptions,
     Section,
+    Tracing,
 )
 from lbproxy.control.tree import Path
 from lbproxy.control.values import write_duration, write_size
@@ -57,6 +59,7 @@ def cross_check(data: object) -> Iterator[Fault]:
         yield from _limits(listener.limits, (*path, "limits", "line_bytes"))
     yield from _admin(data, {read_bind(listener.bind) for listener in listeners.values()})
     yield from _routes(data)
+    yield from _tracing(data)
     for name, pool in _mapping(data, "pools").items():
         yield from _pool(("pools", name), pool)
         if (
@@ -103,6 +106,14 @@ def _admin(data: object, binds: set[Address]) -> Iterator[Fault]:
         yield Fault(("admin", "listen"), f"others can reach {admin.listen}, which needs a token_file beside it")
     if address in binds and address.port:
         yield Fault(("admin", "listen"), f"{admin.listen} already takes requests (listen)")
+
+
+def _tracing(data: object) -> Iterator[Fault]:
+    tracing, headers = _valid(Tracing, _mapping(data, "tracing")), _valid(Headers, _mapping(data, "headers"))
+    if tracing is not None and tracing.otlp and headers is not None and headers.traceparent == "pass":
+        yield Fault(
+            ("headers", "traceparent"), "must be make for tracing, or nothing would join the backends' spans to ours"
+        )
 
 
 # Where they go

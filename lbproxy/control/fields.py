@@ -204,6 +204,10 @@ def _absolute_path(text: str) -> str:
     return addresses.read_socket_path(text) if text else ""
 
 
+def _collector(text: str) -> str:
+    return addresses.read_collector_url(text) if text else ""
+
+
 _URL = _string("^[Hh][Tt][Tt][Pp]://")
 
 Bind = Annotated[str, Written("an address such as 0.0.0.0:8080", _checked(addresses.read_bind))]
@@ -212,6 +216,7 @@ BackendUrl = Annotated[
     str, Written("a URL such as http://10.0.0.1:8080", _checked(addresses.read_backend_url), schema=_URL)
 ]
 Network = Annotated[str, Written("a network such as 10.0.0.0/8", addresses.read_network)]
+CollectorUrl = Annotated[str, Written("a URL such as http://127.0.0.1:4318, or empty", _collector)]
 SocketPath = Annotated[str, Written("an absolute path, or empty", _absolute_path)]
 MatchHost = Annotated[str, Written("a host", addresses.read_match_host)]
 Target = Annotated[str, Written("a path", addresses.read_target, schema=_string("^/"))]

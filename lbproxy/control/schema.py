@@ -18,6 +18,7 @@ from lbproxy.control.fields import (
     ONE_OR_MORE,
     BackendUrl,
     Bind,
+    CollectorUrl,
     Count,
     Duration,
     ErrorStatus,
@@ -437,8 +438,8 @@ class Headers(Section):
     )
     traceparent: Literal["make", "pass"] = Field(
         default="make",
-        description="`traceparent` and `tracestate`. `make`: a valid trace is kept, else one begins here. `pass`: left as "
-        "they are.",
+        description="`traceparent` and `tracestate`. `make`: a valid trace is kept, else one begins here. `pass`: left "
+        "as they are.",
     )
     debug_headers: Truth = Field(
         default=False,
@@ -482,6 +483,21 @@ class Log(Section):
     access: AccessLog = Field(default_factory=AccessLog)
 
 
+class Tracing(Section):
+    """OpenTelemetry spans of sampled requests. Needs the extra `otel`: `pip install 'lbproxy[otel]'`."""
+
+    otlp: CollectorUrl = Field(
+        default="",
+        description="Where they are sent over OTLP/HTTP, such as `http://127.0.0.1:4318`. Empty: nowhere.",
+    )
+    sample: Share = Field(
+        default=0.01,
+        description="Share of the traces that begin here. A request that brings a trace is sampled if whoever asks has "
+        "sampled it.",
+    )
+    service: FilledText = Field(default="lbproxy", description="Their `service.name`.")
+
+
 class Drain(Section):
     """How the proxy ends."""
 
@@ -514,5 +530,6 @@ class File(Section):
     headers: Headers = Field(default_factory=Headers)
     admin: Admin = Field(default_factory=Admin)
     log: Log = Field(default_factory=Log)
+    tracing: Tracing = Field(default_factory=Tracing)
     drain: Drain = Field(default_factory=Drain)
     reload: Reload = Field(default_factory=Reload)

@@ -28,7 +28,17 @@ class Ids:
     told to nobody, an exchange's `trace` is never set, and never looked at.
     """
 
-    __slots__ = ("_count", "_line", "_lines", "_prefix", "_sampled_below", "_span_prefix", "_trace_prefix", "lines")
+    __slots__ = (
+        "_count",
+        "_line",
+        "_lines",
+        "_prefix",
+        "_sampled_below",
+        "_span_prefix",
+        "_tells",
+        "_trace_prefix",
+        "lines",
+    )
 
     def __init__(self, headers: HeaderPolicy, tracing: TracingSpec) -> None:
         self._start()
@@ -38,10 +48,11 @@ class Ids:
         """Go by this policy from now on. Which ids `lines` makes is decided here, and not for each request anew."""
         self._line = b"X-Request-ID: %b\r\n" if headers.request_id != "off" else b"%.0b"
         self._lines = self._line + b"traceparent: 00-%b%016x-%b%b-00\r\n"
-        self._sampled_below = sampled_below(tracing.sample) if tracing.otlp else 0
+        self._tells = bool(tracing.otlp)
+        self._sampled_below = sampled_below(tracing.sample) if self._tells else 0
         if headers.traceparent != "make":
             self.lines = self.request_line
-        elif self._sampled_below:
+        elif self._tells:
             self.lines = self._both_lines_sampled
         else:
             self.lines = self._both_lines
@@ -102,7 +113,7 @@ class Ids:
 
     def onward(self, exchange: Exchange, traceparent: bytes) -> bytes:
         """What goes on of a valid traceparent that came: the same, unless the request's spans are told."""
-        if not self._sampled_below or not is_sampled(traceparent):
+        if not self._tells or not is_sampled(traceparent):
             exchange.trace = None
             return traceparent
         trace_id, parent = ids_of(traceparent)

@@ -128,9 +128,6 @@ async def test_whoever_asks_decides_whether_a_trace_is_sampled(
     async with backend(answering(answer())) as b0, running(pool_of(b0.port), tracing=tracing) as proxy:
         await proxy.ask(request(method, target, b"traceparent: %b\r\n%b" % (SAMPLED, STATE), body))
         trace = proxy.lines[0].trace
-        if tracing is NONE:  # a share of zero is the same as no tracing
-            assert (trace, made(b0)) == (None, SAMPLED)
-            return
         assert trace is not None
         assert (trace.id, trace.parent) == (TRACE, SPAN)
         assert ids_of(made(b0)) == (TRACE, trace.client)
@@ -142,6 +139,13 @@ async def test_what_whoever_asks_has_not_sampled_is_not_told() -> None:
         await proxy.ask(request("GET", "/", b"traceparent: %b\r\n" % UNSAMPLED))
         assert made(b0) == UNSAMPLED
         assert proxy.lines[0].trace is None
+
+
+async def test_of_a_share_of_zero_nothing_that_begins_here_is_told() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port), tracing=NONE) as proxy:
+        await proxy.ask(request("GET", "/") + request("POST", "/", body=b"body"))
+        assert [line.trace for line in proxy.lines] == [None]
+        assert not is_sampled(made(b0))
 
 
 async def test_nonsense_behind_a_sampled_request_has_no_spans() -> None:
