@@ -142,13 +142,13 @@ class Worker:
         else:
             assert self._log is not None
             self._plane.apply(snapshot)
+            self._plane.log_to(self._log_of(order.config, self._log))
             self._adopt(order.adopt)
             await self._plane.start(new)
             self._reconfigure_log(self._log, order)
         self._close_unused_sockets()
         self._say(Report("applied", order.number))
 
-    def _adopt(self, order: Adopt) -> None:
     def _log_of(self, config: Config, log: AccessLog) -> Callable[[Traced], None]:
         """What is told of each exchange that ends: the access log, by way of tracing once there was any."""
         if self._spans is None and config.tracing.otlp:
@@ -161,6 +161,7 @@ class Worker:
         self._say(Report("spans", dropped, fields={"spans": text}))
         return True
 
+    def _adopt(self, order: Adopt) -> None:
         if self._plane is not None:
             self._plane.adopt(order.states)
             self._say(Report("adopted", order.number))
@@ -207,9 +208,9 @@ class Worker:
             cut = await self._plane.drain(self._drain_timeout_s)
             if cut:
                 self.journal.warning("exchanges cut off", count=cut)
-        if self._log is not None:
         if self._spans is not None:
             self._spans.close()
+        if self._log is not None:
             self._log.close()
         self._channel.close()
 

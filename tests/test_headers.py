@@ -35,8 +35,19 @@ def test_an_index_finds_every_line(fields: list[tuple[bytes, bytes]]) -> None:
         assert all(fields[position][0].lower() == name for position in positions)
 
 
-def test_the_memo_of_shapes_is_bounded() -> None:
+def test_memos_are_bounded_in_entries_and_in_octets() -> None:
     shapes = RequestShapes()
+    for number in range(20):
+        big = shapes.learn((b"x" * 2000 + b"%d" % number,))
+        assert big.template.endswith(b"%b\r\n")
+        many = shapes.learn(tuple(b"x-%d-%d" % (number, line) for line in range(90)))
+        assert len(many.index) == 90
+        assert headers.content_length(b"0" * 1000) == -1
+    assert not shapes.known
+    connection = ResponseShapes().learn((b"Connection",))
+    before = len(headers._connections)
+    assert headers.connection_of(connection, (b"a, " * 5000,)).named == {b"a"}
+    assert len(headers._connections) == before
     for number in range(5000):
         shapes.learn((b"x-%d" % number,))
     assert len(shapes.known) <= 2048

@@ -10,8 +10,8 @@ weight that is below its fair share; the seats between the fair share and the bo
 With `mode: spill` R stays 1: the hot key leaves its owner when that is at its fair share. In both modes a cold key is
 treated as if no key were hot.
 
-What is in flight is counted machine-wide: a worker's own count is exact, those of the other workers are read from their
-cells when the question is asked, and only the pool's total is as old as the last refresh.
+What is in flight is counted machine-wide: a worker's own count is exact, and those of the other workers are read from
+their cells when the question is asked.
 
 A `Backend` outlives the snapshots that name it, so what is in flight is known across reloads. A `Pool` belongs to the
 snapshots that agree on it.
@@ -112,7 +112,7 @@ class Account:
     """
 
     __slots__ = (
-        "_held", "_level", "_others", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "meter", "peers",
+        "_held", "_level", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "meter", "peers",
         "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
     )  # fmt: skip
 
@@ -133,7 +133,6 @@ class Account:
         self.tunnels: Final[set[object]] = set()
         self.budget = RetryBudget(0.0, 0)
         self._smoothed: Final = Smoothed()
-        self._others = 0
         self._level = 0
 
     def load(self, backend: Backend) -> int:
@@ -144,8 +143,11 @@ class Account:
         return load
 
     def total_with_one_more(self) -> int:
-        """What the pool holds machine-wide and smoothed, the exchange being placed included."""
-        total = self.in_flight + self._others + 1
+        """What the pool holds machine-wide and smoothed, the exchange being placed included. It is as fresh as `load`:
+        a backend held against a total of a moment ago would seem full when little is going on."""
+        total = self.in_flight + 1
+        for cells in self.peers:
+            total += cells[self.row + POOL_IN_FLIGHT]
         return self._level if self._level > total else total
 
     def acquire(self, backend: Backend, h: int) -> None:
@@ -176,11 +178,6 @@ class Account:
             else:
                 del held[h]
 
-    def refresh(self) -> None:
-        """Read how much the other workers hold. Called every few milliseconds."""
-        at = self.row + POOL_IN_FLIGHT
-        self._others = sum([cells[at] for cells in self.peers])
-
     def held_by_key(self, h: int) -> int:
         """What a key holds machine-wide: exact here, and as of the last tick elsewhere (hottest keys only)."""
         held = self.meter.held.get(h, 0)
@@ -191,8 +188,8 @@ class Account:
     def tick(self, now: float, spec: PoolSpec, parts: Parts) -> None:
         """Smooth the level, measure the keys, and judge which are hot, where `parts` says how much the backends of a
         key can carry. Called on the coarse timer."""
-        self.refresh()
-        self._level = self._smoothed.update(self.in_flight + self._others, now)
+        others = sum([cells[self.row + POOL_IN_FLIGHT] for cells in self.peers])
+        self._level = self._smoothed.update(self.in_flight + others, now)
         self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         self.sample.note(self.meter.seen, now)
         if spec.hot_keys.mode == "off" and spec.hot_keys.max_in_flight is None:

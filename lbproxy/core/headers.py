@@ -51,7 +51,11 @@ LENGTH: Final = 1
 CHUNKED: Final = 2
 UNTIL_CLOSE: Final = 3
 
+# Memos: entries at the most, and how large a thing may be that is kept in one.
 _MEMO_LIMIT: Final = 2048
+_SHAPE_LINES: Final = 64
+_SHAPE_BYTES: Final = 1024
+MEMO_BYTES: Final = 128
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}", re.ASCII)
 _REG_NAME: Final = rb"(?:[A-Za-z0-9\-._~!$&'()*+;=]|%[0-9A-Fa-f]{2})+"
 _IP_LITERAL: Final = rb"\[[0-9A-Fa-f:.]+\]|\[v[0-9A-Fa-f]+\.[A-Za-z0-9\-._~!$&'()*+,;=:]+\]"
@@ -186,9 +190,11 @@ class RequestShapes:
 
     def learn(self, names: Names) -> RequestShape:
         """The shape of these names; the hot path looks into `known` first."""
-        if len(self.known) >= _MEMO_LIMIT:
-            self.known.clear()
-        shape = self.known[names] = RequestShape(names, self._dropped, self._keeps_traces)
+        shape = RequestShape(names, self._dropped, self._keeps_traces)
+        if _is_worth_keeping(names):
+            if len(self.known) >= _MEMO_LIMIT:
+                self.known.clear()
+            self.known[names] = shape
         return shape
 
 
@@ -203,10 +209,18 @@ class ResponseShapes:
 
     def learn(self, names: Names) -> Shape:
         """The shape of these names; the hot path looks into `known` first."""
-        if len(self.known) >= _MEMO_LIMIT:
-            self.known.clear()
-        shape = self.known[names] = Shape(names, self._dropped)
+        shape = Shape(names, self._dropped)
+        if _is_worth_keeping(names):
+            if len(self.known) >= _MEMO_LIMIT:
+                self.known.clear()
+            self.known[names] = shape
         return shape
+
+
+def _is_worth_keeping(names: Names) -> bool:
+    """Whether a section is of a size that people send. What a memo holds is bounded in octets and not in entries only,
+    or a few megabytes of odd requests would leave a gigabyte behind."""
+    return len(names) <= _SHAPE_LINES and sum(map(len, names)) <= _SHAPE_BYTES
 
 
 def _template(names: Names, keep: tuple[bool, ...]) -> bytes:
@@ -242,9 +256,11 @@ def connection_of(shape: Shape, values: Values) -> Connection:
     value = values[positions[0]] if len(positions) == 1 else shape.joined(b"connection", values)
     known = _connections.get(value)
     if known is None:
-        if len(_connections) >= _MEMO_LIMIT:
-            _connections.clear()
-        known = _connections[value] = Connection(value)
+        known = Connection(value)
+        if len(value) <= MEMO_BYTES:
+            if len(_connections) >= _MEMO_LIMIT:
+                _connections.clear()
+            _connections[value] = known
     return known
 
 
@@ -254,9 +270,10 @@ def content_length(value: bytes) -> int:
     if length is None:
         digits = value.strip(b" \t")
         length = int(digits) if _DIGITS.fullmatch(digits) else -1
-        if len(_lengths) >= _MEMO_LIMIT:
-            _lengths.clear()
-        _lengths[value] = length
+        if len(value) <= MEMO_BYTES:
+            if len(_lengths) >= _MEMO_LIMIT:
+                _lengths.clear()
+            _lengths[value] = length
     return length
 
 

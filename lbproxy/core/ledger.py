@@ -179,7 +179,11 @@ BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
     Column("upstream_connections", "gauge", "Connections to the backend, in use or kept for reuse.", "state", "active"),
     Column("upstream_connections", "gauge", "Connections to the backend, in use or kept for reuse.", "state", "idle"),
     Column("upstream_connections_opened_total", "counter", "Connections opened to the backend."),
-    Column("route_owned_requests_total", "counter", "Requests answered whose key the backend owns, wherever they were served."),
+    Column(
+        "route_owned_requests_total",
+        "counter",
+        "Requests answered whose key the backend owns, wherever they were served.",
+    ),
     *_family(
         "route_spills_total",
         "Requests of the backend's keys served elsewhere.",

@@ -18,7 +18,7 @@ from lbproxy.core.headers import (
 )
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
-from lbproxy.dataplane.deadlines import DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, NEVER
+from lbproxy.dataplane.deadlines import DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, DUE_SEND, NEVER
 from lbproxy.dataplane.heads import take_head
 from lbproxy.dataplane.recovery import client_failed, client_left, out_of_time
 from lbproxy.dataplane.relay import Exchange
@@ -173,6 +173,7 @@ class Downstream:
 
     def pause_writing(self) -> None:
         self.write_paused = True
+        self._stalled_at = 0
         self.exchange.downstream_full()
 
     def resume_writing(self) -> None:
@@ -207,7 +208,7 @@ class Downstream:
         if self.is_end_seen and self.mode == BUSY:
             self.transport.abort()
             return
-        if self._is_taking():
+        if due in (DUE_SEND, DUE_KEEP_ALIVE, DUE_LINGER) and self._is_taking():
             self.set_deadline(self.listener.spec.timeouts.body_idle, due)
             return
         self.deadline = NEVER
@@ -221,8 +222,9 @@ class Downstream:
             out_of_time(self.exchange, due)
 
     def _is_taking(self) -> bool:
-        """Whether the client still takes what it is sent, however slowly: there is less of it than the last time."""
-        waiting = self.transport.get_write_buffer_size()
+        """Whether the client still takes what it is sent, however slowly: there is less of it than the last time we
+        looked, here or in the kernel, or we have not looked yet."""
+        waiting = self.transport.get_write_buffer_size() + flow.unsent(self.transport)
         before, self._stalled_at = self._stalled_at, waiting
         return waiting > 0 and (waiting < before or not before)
 
@@ -302,14 +304,16 @@ class Downstream:
         """The head is not complete yet: keep what there is, within bounds, unless it is nonsense already."""
         check = self._check
         if check is None:
-            check = self._check = EarlyCheck()
+            check = self._check = EarlyCheck(self.listener.spec.limits.header_count)
             if self.due != DUE_HEAD:  # the time of a connection's first head runs from its start
                 self.set_deadline(self.listener.spec.timeouts.request_head, DUE_HEAD)
         problem = check.look(data)
-        if problem:
-            self._refuse(BadMessage(400, "bad_request", problem))
+        if problem is not None:
+            self._refuse(problem, data.startswith(b"HEAD "))
             return
-        if len(data) > self.listener.spec.limits.line_bytes and not self._check_lines(data):
+        limits = self.listener.spec.limits
+        if len(data) > limits.head_bytes or len(data) - data.rfind(b"\r\n") > limits.line_bytes:
+            self._check_lines(data)
             return
         self._searched = max(0, len(data) - 3)
         self.pending = data
@@ -379,11 +383,13 @@ class Downstream:
         self.transport.write(b"%b%b%b%b\r\n%b" % (head, self.plane.date_line, extra, connection, body))
         return len(body)
 
-    def _refuse(self, bad: BadMessage) -> None:
+    def _refuse(self, bad: BadMessage, is_head: bool = False) -> None:
         """Answer a request that cannot be taken, and take no more from this connection."""
         exchange = self.exchange
         if exchange.down == states.IDLE:
+            is_head = is_head or exchange.is_head
             exchange.forget_request()
+            exchange.is_head = is_head
         exchange.request_id = self.plane.ids.request_id()
         exchange.trace = None
         exchange.down = states.DONE

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
+from fcntl import ioctl
 from socket import SO_LINGER, SOL_SOCKET
+from termios import TIOCOUTQ
 from typing import Final
 
 # Octets of a send buffer at which the other side stops reading, and at which it goes on.
@@ -31,6 +34,18 @@ def resume(transport: asyncio.Transport) -> None:
     """Go on reading, unless the transport is closing or reads already."""
     if not transport.is_closing() and not transport.is_reading():
         transport.resume_reading()
+
+
+def unsent(transport: asyncio.Transport) -> int:
+    """Octets that the kernel still holds for the peer: not sent, or not acknowledged (SIOCOUTQ, tcp(7))."""
+    socket = transport.get_extra_info("socket")
+    if socket is None or socket.fileno() < 0:
+        return 0
+    try:
+        answer = ioctl(socket.fileno(), TIOCOUTQ, bytes(4))
+    except OSError:
+        return 0
+    return int.from_bytes(answer, sys.byteorder)
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -13,6 +13,7 @@ from lbproxy.core import exchange as states
 from lbproxy.core.headers import (
     CHUNKED_LINE,
     FORWARDING,
+    MEMO_BYTES,
     NO_CONNECTION,
     ODD_IN_TARGETS,
     BadMessage,
@@ -72,7 +73,7 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     exchange.is_chunked = False
     exchange.down = states.DONE
     exchange.host = b""
-    exchange.client = downstream.peer
+    exchange.client = _client(downstream, shape, values) if shape.forwarding else downstream.peer
     downstream.left = 0
     if shape.problem:
         raise BadMessage(400, "bad_request", shape.problem)
@@ -117,6 +118,12 @@ def take_head(downstream: Downstream, head: bytes) -> None:
         _append_forwarded(downstream, host)
 
 
+def _client(downstream: Downstream, shape: RequestShape, values: Values) -> str:
+    """The client's address, by the word of trusted proxies alone."""
+    chain = shape.joined(b"x-forwarded-for", values) if downstream.is_trusted else b""
+    return downstream.listener.trust.client_of(chain, downstream.peer) if chain else downstream.peer
+
+
 def _append_forwarded(downstream: Downstream, host: bytes) -> None:
     exchange = downstream.exchange
     element = forwarded_element(downstream.peer, host, b"http")
@@ -137,9 +144,11 @@ def _host_name(downstream: Downstream, host: bytes) -> bytes:
         found = split_authority(host.strip(b" \t"))
         if found is None:
             raise BadMessage(400, "bad_request", "invalid Host")
-        if len(names) >= _HOSTS_LIMIT:
-            names.clear()
-        name = names[host] = found[0]
+        name = found[0]
+        if len(host) <= MEMO_BYTES:
+            if len(names) >= _HOSTS_LIMIT:
+                names.clear()
+            names[host] = name
     return name
 
 
@@ -268,7 +277,6 @@ def _forwarding_lines(downstream: Downstream, shape: RequestShape, values: Value
     if downstream.is_trusted:
         chain = shape.joined(b"x-forwarded-for", values)
         if chain:
-            downstream.exchange.client = downstream.listener.trust.client_of(chain, downstream.peer)
             peer = chain + b", " + peer
         proto = shape.joined(b"x-forwarded-proto", values) or proto
         host = shape.joined(b"x-forwarded-host", values) or host

@@ -28,8 +28,6 @@ from lbproxy.dataplane.plane import Plane, Trust, monotonic
 from lbproxy.dataplane.tunnel import Tunnel
 
 _BACKLOG: Final = 4096
-# How often the other workers' totals are read.
-REFRESH_S: Final = 0.01
 
 
 @final
@@ -72,9 +70,6 @@ class DataPlane:
         self._leaving: list[Listener] = []
         self._tick_due = monotonic() + TICK
         self._timer = loop.call_later(TICK, self._tick)
-        self._refresher: asyncio.TimerHandle | None = None
-        if any(pool.account.peers for pool in snapshot.pools.values()):
-            self._refresh()
         cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
@@ -129,14 +124,14 @@ class DataPlane:
         plane.cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
 
     @staticmethod
-    def log_to(self, log: Callable[[Traced], None]) -> None:
-        """Tell another log of each exchange that ends from now on."""
-        self._plane.log = log
-
     def _move_tunnels(pool: Pool) -> None:
         if pool.spec.on_move == "close":
             for tunnel in list(pool.account.tunnels):
                 cast(Tunnel, tunnel).follow(pool)
+
+    def log_to(self, log: Callable[[Traced], None]) -> None:
+        """Tell another log of each exchange that ends from now on."""
+        self._plane.log = log
 
     def stop_accepting(self) -> None:
         """Accept no more; running exchanges go on, and their connections close with them."""
@@ -170,8 +165,6 @@ class DataPlane:
                 cut += 1
                 connection.cut()
         self._timer.cancel()
-        if self._refresher is not None:
-            self._refresher.cancel()
         await asyncio.sleep(0)  # let the transports close
         return cut
 
@@ -206,12 +199,6 @@ class DataPlane:
         row = plane.snapshot.row + WORKER_REQUESTS
         if answered > cells[row]:  # a pool that is gone takes its requests with it
             cells[row] = answered
-
-    def _refresh(self) -> None:
-        """Read what the other workers hold, often enough for the bound to hold machine-wide."""
-        for pool in self._plane.snapshot.pools.values():
-            pool.account.refresh()
-        self._refresher = self._plane.loop.call_later(REFRESH_S, self._refresh)
 
     def _tick(self) -> None:
         plane = self._plane

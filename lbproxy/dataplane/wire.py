@@ -21,9 +21,11 @@ from typing import Final
 
 import httptools
 
-from lbproxy.core.headers import BadMessage, Names, Values, is_token
+from lbproxy.core.headers import MEMO_BYTES, BadMessage, Names, Values, is_token
 
 END_OF_HEAD: Final = b"\r\n\r\n"
+# Header fields that an answer may have.
+MAX_ANSWER_FIELDS: Final = 1000
 _MEMO_LIMIT: Final = 1024
 _BAD_IN_REASON: Final = bytes([c for c in range(256) if (c < 32 and c != 9) or c == 127])
 
@@ -69,6 +71,12 @@ def _request_parser(sink: _Sink) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(sink)
     # The messages of many connections pass through it: that one of them said close is no business of the next.
     parser.set_dangerous_leniencies(lenient_keep_alive=True)
+    return parser
+
+
+def _response_parser(sink: _Sink) -> httptools.HttpResponseParser:
+    parser = httptools.HttpResponseParser(sink)
+    parser.set_dangerous_leniencies(lenient_keep_alive=True)  # for the same reason
     return parser
 
 
@@ -173,7 +181,7 @@ class ResponseParser:
 
     def __init__(self) -> None:
         self._sink = _Sink()
-        self._parser = httptools.HttpResponseParser(self._sink)
+        self._parser = _response_parser(self._sink)
         self._is_used = False
         self._lines: dict[bytes, tuple[int, int, bytes]] = {}
         self.status = 0
@@ -184,11 +192,14 @@ class ResponseParser:
 
     def parse(self, head: bytes) -> None:
         """Parse a head that ends with its empty line. Raises `BadMessage`."""
+        lines = head.count(b"\r\n") - 2
+        if lines > MAX_ANSWER_FIELDS:
+            raise BadMessage(502, "bad_gateway", f"more than {MAX_ANSWER_FIELDS} header fields")
         sink = self._sink
         fields = sink.fields
         fields.clear()
         if self._is_used:
-            self._parser = httptools.HttpResponseParser(sink)
+            self._parser = _response_parser(sink)
         self._is_used = True
         parser = self._parser
         try:
@@ -202,7 +213,7 @@ class ResponseParser:
         if known is None:
             known = self._learn(line, parser)
         self.status, self.minor, self.line = known
-        if len(fields) == head.count(b"\r\n") - 2:
+        if len(fields) == lines:
             self.names = tuple(fields)
             self.values = tuple(fields.values())
         else:
@@ -222,9 +233,10 @@ class ResponseParser:
         if len(reason) != len(reason.translate(None, _BAD_IN_REASON)):
             raise BadMessage(502, "bad_gateway", "control characters in the reason phrase")
         known = (status, line[7] - 48, b"HTTP/1.1 %d %b\r\n" % (status, reason))
-        if len(self._lines) >= _MEMO_LIMIT:
-            self._lines.clear()
-        self._lines[line] = known
+        if len(line) <= MEMO_BYTES:
+            if len(self._lines) >= _MEMO_LIMIT:
+                self._lines.clear()
+            self._lines[line] = known
         return known
 
 
@@ -238,32 +250,46 @@ def _pairs(kind: Callable[[object], _Parser], head: bytes) -> tuple[Names, Value
 
 
 class EarlyCheck:
-    """Looks at a head that is still arriving, so that nonsense is refused at once and not when a deadline ends."""
+    """Looks at a head that is still arriving, so that nonsense is refused at once and not when a deadline ends.
 
-    __slots__ = ("_has_line", "_parser", "_seen")
+    It judges no more strictly than `RequestParser` will judge the whole: the request line is looked at when it is
+    complete, and shown to the parser with a method and a version that it knows.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_max_fields", "_parser", "_seen", "lines")
+
+    def __init__(self, max_fields: int) -> None:
         self._parser = httptools.HttpRequestParser(_Sink())
-        self._has_line = False
+        self._max_fields = max_fields
         self._seen = 0
+        self.lines = 0
 
-    def look(self, head: bytes) -> str:
-        """Look at what there is of the head by now; returns what is wrong with it, or ""."""
-        if not self._has_line:
-            end = head.find(b"\r\n")
-            if end >= 0:
-                self._has_line = True
-                if b" HTTP/" not in head[:end]:
-                    return "no HTTP version in the request line"
+    def look(self, head: bytes) -> BadMessage | None:
+        """Look at what there is of the head by now; returns what is wrong with it."""
+        if not self._seen:
+            end = head.find(b"\n")
+            if end < 0:
+                return None
+            if head[end - 1 : end] != b"\r":
+                return BadMessage(400, "bad_request", "a line that does not end with CR LF")
+            line = head[: end - 1]
+            version = line.rfind(b" HTTP/")
+            if version < 0:
+                return BadMessage(400, "bad_request", "no HTTP version in the request line")
+            self._seen = end + 1
+            self._parser.feed_data(b"GET / HTTP/1.1\r\n")
         news = head[self._seen :]
         self._seen = len(head)
+        self.lines += news.count(b"\n")
+        if self.lines > self._max_fields:
+            return BadMessage(431, "head_too_large", f"more than {self._max_fields} header fields")
         try:
             self._parser.feed_data(news)
-        except (httptools.HttpParserUpgrade, httptools.HttpParserInvalidMethodError):
-            return ""
+        except httptools.HttpParserUpgrade:
+            return None
         except httptools.HttpParserError as error:
-            return _error_of(error)
-        return ""
+            return BadMessage(400, "bad_request", _error_of(error))
+        return None
 
 
 class ChunkedDecoder:
@@ -273,12 +299,13 @@ class ChunkedDecoder:
     or trailers are refused.
     """
 
-    __slots__ = ("_body", "_done", "_is_request", "_limit", "_overhead", "_parser", "_tail", "trailers")
+    __slots__ = ("_body", "_done", "_is_request", "_is_skipping", "_limit", "_overhead", "_parser", "_tail", "trailers")
 
     def __init__(self, is_request: bool, limit: int = 16384) -> None:
         self._body: list[bytes] = []
         self._is_request = is_request
         self._done = False
+        self._is_skipping = False
         self._limit = limit
         self._overhead = 0
         self._tail = b""
@@ -300,14 +327,17 @@ class ChunkedDecoder:
         body = self._body = []
         while True:
             stop = self._next_empty_line(data, start)
+            if self._is_skipping:
+                return body, self._skip_trailers(data, stop)
             piece = data[start:stop] if start or stop < len(data) else data
             before = len(body)
             try:
                 self._parser.feed_data(piece)
             except httptools.HttpParserError as error:
-                if self._is_framing_in_trailers(error) and piece.endswith(END_OF_HEAD):
+                if self._is_framing_in_trailers(error):
+                    self._is_skipping = True
                     self.trailers.clear()
-                    return body, stop
+                    return body, self._skip_trailers(data, stop)
                 raise BadMessage(400, "bad_request", _error_of(error)) from None
             if self._done:
                 return body, stop
@@ -323,6 +353,17 @@ class ChunkedDecoder:
         """Whether an answer's trailers name a length or a coding, at which the parser stops. The body is whole then and
         such trailers are dropped anyway; a request that has them is refused."""
         return not self._is_request and str(error).startswith(("Content-Length can't", "Transfer-Encoding can't"))
+
+    def _skip_trailers(self, data: bytes, stop: int) -> int:
+        """Nothing counts any more but where the trailers end: `stop`, if there is an empty line."""
+        seam = self._tail + data[:stop]
+        if seam.endswith(END_OF_HEAD):
+            return stop
+        self._overhead += len(data)
+        if self._overhead > self._limit:
+            raise BadMessage(400, "bad_request", "trailers are too long")
+        self._tail = seam[-3:]
+        return -1
 
     def _next_empty_line(self, data: bytes, start: int) -> int:
         """Where the next empty line ends at or after `start`, counting what the last call left; else the end."""

@@ -19,7 +19,6 @@ from statistics import fmean, pvariance
 from typing import Final
 
 from lbproxy.core.bound import Bound
-from lbproxy.core.hashing import SPACE
 from lbproxy.core.ring import Ring, build_ring
 
 # How many further balls are asked for where they would go.
@@ -42,7 +41,7 @@ class Filling:
 
 def clockwise(ring: Ring) -> Tries:
     """Linear probing: along the ring from a random position."""
-    return lambda chance: ring.walk(chance.randrange(SPACE))
+    return lambda chance: ring.walk(chance.getrandbits(64))
 
 
 def jumping(bins: int) -> Tries:
@@ -50,7 +49,7 @@ def jumping(bins: int) -> Tries:
 
     def tries(chance: random.Random) -> Iterator[int]:
         while True:
-            yield chance.randrange(bins)
+            yield int(chance.random() * bins)
 
     return tries
 

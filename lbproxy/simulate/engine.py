@@ -1,7 +1,7 @@
 """The clock: events in the order of their time, and who is called by each.
 
-Time starts at START and no event takes any. Every worker reads the others' totals each REFRESH_S and measures its keys
-each TICK_S, at moments of its own, as processes do that know nothing of each other. A client in a closed loop keeps its
+Time starts at START and no event takes any. Every worker measures its keys each TICK_S, at moments of its own, as
+processes do that know nothing of each other. A client in a closed loop keeps its
 connection, and so its worker; which one that is has been left to chance, as it is when workers share a port.
 """
 
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from lbproxy.simulate.machine import FULL, REFRESH_S, TICK_S, Router
+from lbproxy.simulate.machine import FULL, TICK_S, Router
 from lbproxy.simulate.tally import Tally
 from lbproxy.simulate.traffic import NO_KEY, Load, Traffic
 
@@ -81,8 +81,6 @@ class Engine:
         load = self._load
         for worker in range(load.workers):
             self._at(START + self._chance.random() * TICK_S, self._tick, worker)
-            if load.workers > 1:
-                self._at(START + self._chance.random() * REFRESH_S, self._refresh, worker)
         if self._report is not None:
             self._at(START, self._tell, None)
         if self._traffic.recorded:
@@ -105,10 +103,6 @@ class Engine:
             self._watch(now)
         self._seat_those_who_wait(now, worker)
         self._at(now + TICK_S, self._tick, worker)
-
-    def _refresh(self, now: float, worker: int) -> None:
-        self._router.refresh(worker)
-        self._at(now + REFRESH_S, self._refresh, worker)
 
     def _tell(self, now: float, _: None) -> None:
         assert self._report is not None

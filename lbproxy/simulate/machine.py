@@ -10,7 +10,6 @@ from lbproxy.core.ledger import FAILOVER, PINNED, SPILL_FULL, RowKey, RowKind, r
 from lbproxy.core.spec import PoolSpec, Queue
 
 # The data plane's own intervals (`dataplane/listener.py`, `dataplane/deadlines.py`).
-REFRESH_S: Final = 0.01
 TICK_S: Final = 0.1
 
 # Instead of a backend.
@@ -39,10 +38,6 @@ class Router(Protocol):
 
     def leave(self, worker: int, backend: int, h: int) -> None:
         """Give a seat back."""
-        ...
-
-    def refresh(self, worker: int) -> None:
-        """Every REFRESH_S, when there are several workers."""
         ...
 
     def tick(self, worker: int, now: float) -> None:
@@ -104,9 +99,6 @@ class Machine:
 
     def leave(self, worker: int, backend: int, h: int) -> None:
         self.pools[worker].account.release(self._backends[worker][backend], h)
-
-    def refresh(self, worker: int) -> None:
-        self.pools[worker].account.refresh()
 
     def tick(self, worker: int, now: float) -> None:
         self.pools[worker].tick(now)

@@ -128,7 +128,7 @@ BINS: Final = 1000
 BALLS: Final = 10_000
 # Epsilon, and points per bin on the ring (None: jump at random).
 FILLINGS: Final = ((0.1, 1), (0.1, None), (0.3, 1), (0.3, None), (1.0, 1), (1.0, None), (0.25, 100), (0.25, None))
-FILLING_TRIALS: Final = 20
+FILLING_TRIALS: Final = 10
 
 
 def jump(progress: Begin, trials: int = FILLING_TRIALS, seed: int = 1, bins: int = BINS, balls: int = BALLS) -> Report:

@@ -32,9 +32,6 @@ class _Unbounded:
     def leave(self, worker: int, backend: int, h: int) -> None:
         self._held[backend] -= 1
 
-    def refresh(self, worker: int) -> None:
-        pass
-
     def tick(self, worker: int, now: float) -> None:
         pass
 

@@ -1044,15 +1044,16 @@ async def test_a_client_that_never_reads_does_not_keep_its_connection(how: str) 
         sock.close()
 
 
-async def test_a_client_that_reads_slowly_gets_everything() -> None:
-    huge = b"x" * 1_500_000
+@pytest.mark.parametrize("size", [1_500_000, 12_000_000])
+async def test_a_client_that_reads_slowly_gets_everything(size: int) -> None:
+    huge = b"x" * size
     timeouts = ListenerTimeouts(body_idle=0.3, keep_alive=0.3)
     async with backend(answering(answer(huge))) as b0, running(pool_of(b0.port), timeouts=timeouts) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=4096)
         writer.write(request())
         await read_head(reader)
         got = 0
-        while data := await reader.read(30_000):
+        while data := await reader.read(size // 100):
             got += len(data)
             await asyncio.sleep(0.02)
         assert got == len(huge)

@@ -114,12 +114,48 @@ def test_endless_extensions_and_trailers_are_refused(endless: bytes) -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 3, 1000])
 def test_nonsense_is_seen_before_the_head_is_complete(step: int) -> None:
-    def first_problem(octets: bytes) -> str:
-        check = EarlyCheck()
-        return next(filter(None, (check.look(octets[:end]) for end in range(step, len(octets) + step, step))), "")
+    def first_status(octets: bytes) -> int:
+        check = EarlyCheck(10)
+        for end in range(step, len(octets) + step, step):
+            problem = check.look(octets[:end])
+            if problem is not None:
+                return problem.status
+        return 0
 
-    assert first_problem(b"GET / HTTP/1.1\r\nHost: a\r\nX: y") == ""
-    assert first_problem(b"FROB / HTTP/1.1\r\nHost: a\r\nX: y") == ""
-    assert first_problem(b"GET / HTTP/1.1\nHost: a\nX: y") != ""
-    assert first_problem(b"GET / HTTP/1.1\r\nBad Name: y") != ""
-    assert first_problem(b"GET /\r\nHost: a") != ""
+    assert first_status(b"GET / HTTP/1.1\r\nHost: a\r\nX: y") == 0
+    assert first_status(b"FROB / HTTP/1.1\r\nHost: a\r\nX: y") == 0
+    # These are for the whole head to judge, the same however it is cut.
+    assert first_status(b"GET / HTTP/1.2\r\nHost: a\r\nX: y") == 0
+    assert first_status(b"PRI / HTTP/2.0\r\nHost: a\r\nX: y") == 0
+    assert first_status(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\nX: y") == 0
+    assert first_status(b"GET / HTTP/1.1\nHost: a\nX: y") == 400
+    assert first_status(b"GET / HTTP/1.1\r\nBad Name: y") == 400
+    assert first_status(b"GET /\r\nHost: a") == 400
+    assert first_status(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 11) == 431
+
+
+def test_what_one_backend_says_touches_no_other_answer() -> None:
+    parser = ResponseParser()
+    for field in (b"Proxy-Connection: close", b"Connection: close", b"Connection: upgrade\r\nUpgrade: x"):
+        parser.parse(b"HTTP/1.1 200 OK\r\n" + field + b"\r\nContent-Length: 3\r\n\r\n")
+        parser.skip(b"odd")
+        parser.parse(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n")
+        parser.skip(b"ok")
+        assert parser.status == 201
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 1000])
+def test_an_answers_trailers_that_name_a_length_are_dropped_however_they_are_cut(step: int) -> None:
+    octets = b"3\r\nabc\r\n0\r\nX: y\r\nContent-Length: 5\r\nZ: z\r\n\r\n"
+    decoder = ChunkedDecoder(is_request=False)
+    body = b""
+    for at in range(0, len(octets), step):
+        pieces, used = decoder.feed((octets + b"next")[at : at + step] if step < 1000 else octets + b"next")
+        body += b"".join(pieces)
+        if used >= 0:
+            assert at + used == len(octets)
+            break
+    else:
+        raise AssertionError("the end was not seen")
+    assert body == b"abc"
+    assert decoder.trailers == []
