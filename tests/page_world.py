@@ -60,18 +60,23 @@ class PoolModel:
         self.rejected = 0
         self.requests = dict.fromkeys(("1xx", "2xx", "3xx", "4xx", "5xx"), 0)
         self.rng = random.Random(name)
-        self.ring = self._build()
+        self._build()
 
-    def _build(self) -> Ring:
-        members = [(each.name, each.effective_weight) for each in self.backends.values()]
-        return build_ring(members, self.vnodes)
+    def _build(self) -> None:
+        self.ring = build_ring([(each.name, each.effective_weight) for each in self.backends.values()], self.vnodes)
+        self.owned = dict(zip(self.ring.names, self.ring.ownership(), strict=True))
+        self._known: dict[str, list[BackendModel]] = {}
 
     def set_weight(self, name: str, weight: float) -> None:
         self.backends[name].effective_weight = weight
-        self.ring = self._build()
+        self._build()
 
     def preference(self, key: str) -> list[BackendModel]:
-        return [self.backends[self.ring.names[member]] for member in self.ring.walk(hash_key(key.encode()))]
+        known = self._known.get(key)
+        if known is None:
+            known = [self.backends[self.ring.names[member]] for member in self.ring.walk(hash_key(key.encode()))]
+            self._known[key] = known
+        return known
 
     def serve(self, requests: int) -> None:
         """Let so many requests come and be answered."""
@@ -108,7 +113,6 @@ class PoolModel:
 
     def document(self) -> Document:
         total = sum(each.effective_weight for each in self.backends.values())
-        owned = dict(zip(self.ring.names, self.ring.ownership(), strict=True))
         points = dict(zip(self.ring.names, self.ring.counts, strict=True))
         latency = [sum(each.latency[at] for each in self.backends.values()) for at in range(len(BOUNDS_S) + 1)]
         return {
@@ -135,7 +139,7 @@ class PoolModel:
                     "wanted_weight": each.effective_weight,
                     "override": each.override,
                     "expected_share": each.effective_weight / total if total else 0.0,
-                    "ring_share": owned[each.name],
+                    "ring_share": self.owned[each.name],
                     "points": points[each.name],
                     "state": each.state,
                     "state_since": iso(each.since),
@@ -224,7 +228,6 @@ class PoolModel:
         )
         moves = moved(self.ring, after)
         flows = sorted(moves.flows.items(), key=lambda flow: -flow[1])
-        now = dict(zip(self.ring.names, self.ring.ownership(), strict=True))
         then = dict(zip(after.names, after.ownership(), strict=True))
         return {
             "pool": self.name,
@@ -236,7 +239,7 @@ class PoolModel:
                     "name": name,
                     "weight_before": self.backends[name].effective_weight,
                     "weight_after": weights.get(name, self.backends[name].effective_weight),
-                    "ring_share_before": now[name],
+                    "ring_share_before": self.owned[name],
                     "ring_share_after": then[name],
                 }
                 for name in self.ring.names

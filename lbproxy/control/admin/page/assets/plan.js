@@ -69,11 +69,17 @@ export class Planner {
     const apply = this.form.querySelector(".apply");
     if (apply) apply.disabled = !isReady;
     if (!isReady) {
-      this.asked += 1;
+      this.forget();
       this.outcome.replaceChildren();
       return;
     }
     this.timer = setTimeout(() => this.ask(changes), WAIT_MS);
+  }
+
+  // An answer that is still on its way shall not be shown.
+  forget() {
+    clearTimeout(this.timer);
+    this.asked += 1;
   }
 
   async ask(changes) {
@@ -114,6 +120,7 @@ export class Planner {
     if (value("@ttl")) order.ttl = value("@ttl");
     if (value("@reason")) order.reason = value("@reason");
     if (this.isForced) order.force = true;
+    this.forget();
     try {
       await send("PATCH", `v1/pools/${encodeURIComponent(this.pool)}/backends`, order, value("@token"));
       this.say(`Applied to ${Object.keys(changes).join(", ")}.`, "good");
