@@ -199,7 +199,6 @@ class Views:
 
     def explain(self, pool: str, key: bytes) -> Document:
         found = self._pool(pool)
-        found.account.refresh()
         h = hash_key(key)
         backend, decision, why = _decide(found, key, h)
         hot = found.account.hot.hot.get(h)

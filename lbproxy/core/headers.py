@@ -105,9 +105,10 @@ class Shape:
 
     def __init__(self, names: Names, dropped: frozenset[bytes]) -> None:
         lower = tuple([name.lower() for name in names])
-        index: dict[bytes, tuple[int, ...]] = {}
+        positions: dict[bytes, list[int]] = {}
         for position, name in enumerate(lower):
-            index[name] = (*index.get(name, ()), position)
+            positions.setdefault(name, []).append(position)
+        index = {name: tuple(found) for name, found in positions.items()}
         self.names = names
         self.lower = lower
         self.index = index

@@ -47,6 +47,7 @@ REJECTIONS: Final = (
     "queue_timeout",
     "key_limit",
     "pin_down",
+    "no_resources",
 )
 # What went wrong between the proxy and a backend.
 UPSTREAM_ERRORS: Final = (

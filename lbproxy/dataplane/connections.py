@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 from typing import TYPE_CHECKING, Final, cast
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 CONNECT_REFUSED: Final = 0
 CONNECT_TIMEOUT: Final = 1
 CONNECT_FAILED: Final = 2
+# Why a connection cannot be opened for reasons of our own.
+OUR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 
 
 def take_idle(plane: Plane, backend: Backend, is_careful: bool) -> Upstream | None:
@@ -85,8 +88,11 @@ async def connect(plane: Plane, backend: Backend, exchange: Exchange) -> None:
             )
     except ConnectionRefusedError:
         exchange.attempt_failed(CONNECT_REFUSED)
-    except OSError:
-        exchange.attempt_failed(CONNECT_FAILED)
+    except OSError as error:
+        if error.errno in OUR_ERRORS:
+            exchange.could_not_try()
+        else:
+            exchange.attempt_failed(CONNECT_FAILED)
     else:
         exchange.connected(upstream)
 

@@ -67,7 +67,7 @@ class Downstream:
 
     __slots__ = (
         # for the connection's life
-        "exchange", "forwarding", "is_trusted", "listener", "peer", "plane", "shows_decisions", "transport",
+        "exchange", "forwarding", "is_trusted", "listener", "peer", "plane", "shows_decisions", "snapshot", "transport",
         # what has arrived and was not used yet
         "_at", "_check", "_searched", "pending",
         # the request whose body is arriving
@@ -83,6 +83,7 @@ class Downstream:
         self.listener: Final = listener
         self.exchange: Final = Exchange(self, plane)
         self.peer = ""
+        self.snapshot = plane.snapshot
         self.is_trusted = False
         self.shows_decisions = False
         self.forwarding = b""
@@ -121,8 +122,7 @@ class Downstream:
         if isinstance(peer, tuple):
             self.peer = str(peer[0])
         self.exchange.client = self.peer
-        self.is_trusted = listener.trust.trusts(self.peer)
-        self._adopt_policy()
+        self.adopt_policy()
         self.set_deadline(listener.spec.timeouts.request_head, DUE_HEAD)
 
     def data_received(self, data: bytes) -> None:
@@ -182,9 +182,11 @@ class Downstream:
         if self.mode == AWAIT and self.pending:
             self._go_on()
 
-    def _adopt_policy(self) -> None:
-        """Prepare what this connection adds to the head of each request."""
-        policy = self.plane.snapshot.headers
+    def adopt_policy(self) -> None:
+        """Prepare what this connection adds to the head of each request, under the snapshot that is in force."""
+        snapshot = self.snapshot = self.plane.snapshot
+        policy = snapshot.headers
+        self.is_trusted = self.listener.trust.trusts(self.peer)
         self.shows_decisions = policy.debug and self.is_trusted
         if policy.x_forwarded == "append":
             self.forwarding = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: " % (
@@ -433,6 +435,12 @@ class Downstream:
         """Close at once, without a word."""
         self._close(False)
 
+    def reset(self) -> None:
+        """Close so that the client sees a reset."""
+        self.mode = LINGER
+        self.pending = b""
+        flow.reset(self.transport)
+
     def _close(self, is_simple: bool) -> None:
         """Close. While the client may still be sending, close our side only and read on for a moment: octets that
         nobody reads would make the kernel reset the connection and take our last answer with it."""
@@ -465,8 +473,11 @@ class Downstream:
         data = self.pending[self._at :]
         self.pending = b""
         self._at = 0
+        tunnel = cast(Tunnel, self.exchange.tunnel)
         if data:
-            cast(Tunnel, self.exchange.tunnel).up(data)
+            tunnel.up(data)
+        if self.is_end_seen:
+            tunnel.up_end()
 
     def drain(self) -> None:
         """Close if idle; a running exchange closes the connection when it has ended."""

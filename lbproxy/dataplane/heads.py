@@ -47,6 +47,8 @@ _FORWARDED: Final = frozenset((b"forwarded",))
 def take_head(downstream: Downstream, head: bytes) -> None:
     """Check a complete head and describe its request to the exchange. Raises `BadMessage`."""
     plane = downstream.plane
+    if downstream.snapshot is not plane.snapshot:
+        downstream.adopt_policy()
     parser = plane.requests
     exchange = downstream.exchange
     exchange.reset()

@@ -31,7 +31,6 @@ from lbproxy.core.ledger import (
 )
 from lbproxy.core.retry import ALLOWED, ANSWERED, NO_BUDGET, SENT, UNSENT
 from lbproxy.core.retry import IMPOSSIBLE as NOT_POSSIBLE
-from lbproxy.dataplane import flow
 from lbproxy.dataplane.connections import CONNECT_TIMEOUT
 from lbproxy.dataplane.deadlines import (
     DUE_BODY,
@@ -90,6 +89,13 @@ def attempt_failed(exchange: Exchange, error: int) -> None:
         cut(exchange)
     elif action in (NEXT, REPEAT):
         _go_on(exchange, UNSENT if action == NEXT else SENT, error)
+
+
+def no_resources(exchange: Exchange) -> None:
+    """We could not even try: out of descriptors, ports or memory. No backend is to blame."""
+    exchange.drop_upstream()
+    exchange.leave_seat()
+    exchange.refuse(503, "no_resources")
 
 
 def _go_on(exchange: Exchange, phase: int, error: int) -> None:
@@ -198,7 +204,7 @@ def cut(exchange: Exchange) -> None:
     exchange.keep_alive = False
     settle(exchange, monotonic())
     if exchange.is_close_delimited:
-        flow.reset(exchange.downstream.transport)
+        exchange.downstream.reset()
     else:
         exchange.downstream.close()
 

@@ -39,10 +39,18 @@ from lbproxy.core.retry import IDEMPOTENT
 from lbproxy.core.trace import Trace
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.connections import start_connecting, take_idle
-from lbproxy.dataplane.deadlines import DUE_BODY, DUE_CONNECT, DUE_FIRST_BYTE, DUE_SEND, DUE_TRY, DUE_UPSTREAM
+from lbproxy.dataplane.deadlines import (
+    DUE_BODY,
+    DUE_CONNECT,
+    DUE_FIRST_BYTE,
+    DUE_SEND,
+    DUE_TRY,
+    DUE_TUNNEL,
+    DUE_UPSTREAM,
+)
 from lbproxy.dataplane.placement import is_guided, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
-from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere
+from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere, no_resources
 from lbproxy.dataplane.settling import settle
 from lbproxy.dataplane.tunnel import Tunnel, switch_protocols
 from lbproxy.dataplane.upstream import HEAD, PROTOCOL, Upstream
@@ -91,7 +99,6 @@ class Exchange:
         self.values: Values = ()
         self.request_id = b""
         self.trace: Trace | None = None
-        self.key: bytes | None = None
         self.is_head = False
         self.keep_alive = True
         self.upgrade = b""
@@ -114,6 +121,7 @@ class Exchange:
         self.cookie_backend: Backend | None = None
         self.owner: Backend | None = None
         self.pool: Pool | None = None
+        self.key: bytes | None = None
         self.decision = -1
         self.status = 0
         self.is_rechunked = False
@@ -137,7 +145,6 @@ class Exchange:
         self.shape = _NO_SHAPE
         self.values = ()
         self.method = self.target = self.path = self.host = b""
-        self.key = None
 
     # What an access log reads.
 
@@ -363,6 +370,10 @@ class Exchange:
         if pool is None or upstream is None or not switch_protocols(self, pool, upstream, parser, shape):
             self.attempt_failed(PROTOCOL)
 
+    def could_not_try(self) -> None:
+        """No connection can be opened, for reasons of our own."""
+        no_resources(self)
+
     def attempt_failed(self, error: int) -> None:
         """The current attempt failed: `error` is an index into `ledger.UPSTREAM_ERRORS`."""
         attempt_failed(self, error)
@@ -485,15 +496,20 @@ class Exchange:
     def upstream_full(self) -> None:
         downstream = self.downstream
         downstream.pause_reading()
-        if self.up == SENDING:
-            pool = self.pool
-            assert pool is not None
+        pool = self.pool
+        assert pool is not None
+        if self.tunnel is not None:
+            # While we do not read we do not see the client leave either: the time for a standstill is shorter.
+            downstream.set_deadline(pool.spec.timeout.idle, DUE_TUNNEL)
+        elif self.up == SENDING:
             downstream.set_deadline(pool.spec.timeout.idle, DUE_UPSTREAM)
 
     def upstream_drained(self) -> None:
         downstream = self.downstream
         downstream.resume_reading()
-        if self.up == SENDING and self.down == BODY:
+        if self.tunnel is not None:
+            self.tunnel.touch()
+        elif self.up == SENDING and self.down == BODY:
             downstream.set_deadline(downstream.listener.spec.timeouts.body_idle, DUE_BODY)
 
     def downstream_full(self) -> None:

@@ -44,15 +44,19 @@ class Tunnel:
         """Octets from the client."""
         exchange = self._exchange
         exchange.request_bytes += len(data)
+        self.touch()
         self._upstream.transport.write(data)
-        exchange.downstream.set_deadline(self._idle_s, DUE_TUNNEL)
 
     def down(self, data: bytes) -> None:
         """Octets from the backend."""
         exchange = self._exchange
         exchange.response_bytes += len(data)
+        self.touch()
         exchange.downstream.transport.write(data)
-        exchange.downstream.set_deadline(self._idle_s, DUE_TUNNEL)
+
+    def touch(self) -> None:
+        """Something goes through the tunnel."""
+        self._exchange.downstream.set_deadline(self._idle_s, DUE_TUNNEL)
 
     def up_end(self) -> bool:
         """The client will send no more. True: the other direction goes on."""

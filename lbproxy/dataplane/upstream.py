@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 # Octets of a response head at the most, interim ones included each by itself.
 MAX_HEAD_BYTES: Final = 131_072
+# Interim answers of one attempt at the most.
+MAX_INTERIM: Final = 32
+# Seconds in which a backend may take what was left to send when a tunnel ended.
+LAST_WORD_S: Final = 5.0
 
 # What arriving octets are.
 IDLE: Final = 0
@@ -55,7 +59,7 @@ class Upstream:
         # between exchanges
         "idle_until", "reused",
         # for one exchange
-        "_buffer", "_decoder", "_keep_alive", "_left", "exchange", "mode", "read_paused", "write_paused",
+        "_buffer", "_decoder", "_interim", "_keep_alive", "_left", "exchange", "mode", "read_paused", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -72,6 +76,7 @@ class Upstream:
         self.read_paused = False
         self.write_paused = False
         self._buffer = b""
+        self._interim = 0
         self._left = 0
         self._decoder: ChunkedDecoder | None = None
         self._keep_alive = False
@@ -170,6 +175,7 @@ class Upstream:
             self.exchange = None
             self.mode = IDLE
             self.reused = True
+            self._interim = 0
             until = self.plane.now + limits.idle_timeout
             self.idle_until = until if until < self.retires_at else self.retires_at
             if self.read_paused:
@@ -184,8 +190,10 @@ class Upstream:
         mode, self.mode = self.mode, DEAD
         if mode == IDLE:
             self._leave_idle()
-        if mode == TUNNEL:
-            self.transport.close()  # what is still to be sent is the client's last word
+        if mode == TUNNEL and self.transport.get_write_buffer_size():
+            # What is still to be sent is the client's last word; the backend has a moment to take it.
+            self.transport.close()
+            self.plane.loop.call_later(LAST_WORD_S, self.transport.abort)
         else:
             self.transport.abort()
 
@@ -235,6 +243,10 @@ class Upstream:
             if status == 101:
                 self._buffer = data[end:]
                 exchange.switch_protocols(parser, shape)
+                return
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                exchange.attempt_failed(PROTOCOL)
                 return
             if not exchange.interim(parser, shape):
                 return

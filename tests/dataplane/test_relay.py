@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
+import struct
 from dataclasses import replace
 from typing import Literal
 
@@ -24,7 +26,7 @@ from lbproxy.core.spec import (
     Route,
     Sticky,
 )
-from lbproxy.dataplane import flow
+from lbproxy.dataplane import flow, upstream
 from tests.dataplane.harness import (
     PATIENCE_S,
     Talk,
@@ -1057,4 +1059,114 @@ async def test_a_client_that_reads_slowly_gets_everything(size: int) -> None:
             got += len(data)
             await asyncio.sleep(0.02)
         assert got == len(huge)
+        writer.close()
+
+
+async def test_a_client_that_ends_before_its_tunnel_begins_leaves_nothing_behind() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await asyncio.sleep(0.05)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+        await reader.read()  # the client's end comes through
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request("GET", "/", b"Connection: Upgrade\r\nUpgrade: echo\r\n", close=False))
+        writer.write_eof()
+        assert b"101" in await read_head(reader)
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
+        assert proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 0
+        writer.close()
+
+
+async def test_a_tunnel_to_a_backend_that_does_not_read_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "LAST_WORD_S", 0.1)
+    stop = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await stop.wait()
+
+    quick = PoolTimeouts(idle=0.5)
+    async with backend(talk) as b0, running(replace(pool_of(b0.port), timeout=quick)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request("GET", "/", b"Connection: Upgrade\r\nUpgrade: echo\r\n", close=False))
+        await read_head(reader)
+        while True:
+            writer.write(b"x" * 1_000_000)
+            try:
+                await asyncio.wait_for(writer.drain(), 0.3)
+            except TimeoutError:
+                break
+        writer.transport.abort()
+        (account,) = [pool.backends["b0"] for pool in proxy.plane._plane.snapshot.pools.values()]
+        await proxy.settled(lambda: account.connections == 0)
+        stop.set()
+
+
+async def test_an_answer_cut_by_a_reset_is_counted_once_and_is_not_the_clients_fault() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(b"GET / HTTP/1.0\r\nX-User-ID: kim\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), PATIENCE_S)
+        await proxy.settled(lambda: proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) == 0)
+        assert [line.reason for line in proxy.lines] == ["reset"]
+        assert proxy.pool_cell(ledger.POOL_ABORTS) == 0
+        assert proxy.pool_cell(ledger.POOL_REQUESTS + 1) == 1
+
+
+async def test_interim_answers_without_end_are_no_answer() -> None:
+    async with backend(answering(b"HTTP/1.1 100 Continue\r\n\r\n" * 4000)) as b0, running(pool_of(b0.port)) as proxy:
+        got = await proxy.ask(request())
+        assert got.count(b"HTTP/1.1 100 Continue") == upstream.MAX_INTERIM
+        assert b"HTTP/1.1 502 Bad Gateway" in got
+
+
+async def test_an_open_connection_follows_a_reload_with_its_next_request() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port), trusted=("127.0.0.0/8",)) as proxy:
+        reader, writer = await proxy.connect()
+        sent = b"X-Forwarded-For: 6.6.6.6\r\n"
+        writer.write(request("GET", "/", sent, close=False))
+        await read_head(reader)
+        await reader.readexactly(2)
+        listener = replace(proxy.config.listeners[0], trusted_proxies=())
+        reload(proxy, replace(proxy.config, listeners=(listener,)))
+        writer.write(request("GET", "/", sent))
+        await reader.read()
+        assert [line.client for line in proxy.lines] == ["6.6.6.6", "127.0.0.1"]
+        assert b0.octets.count(b"6.6.6.6") == 1
+        writer.close()
+
+
+async def test_a_refused_request_is_not_given_the_key_of_the_one_before() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        await proxy.ask(request(close=False) + b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n")
+        assert [line.key for line in proxy.lines] == [b"kim", None]
+
+
+async def test_a_lack_of_our_own_is_no_backends_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(pool_of(1, 1)) as proxy:
+
+        async def no_more(*_: object, **__: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        reader, writer = await proxy.connect()
+        monkeypatch.setattr(proxy.plane._plane.loop, "create_connection", no_more)
+        writer.write(request())
+        assert parts(await reader.read())[0] == 503
+        assert proxy.lines[0].reason == "no_resources"
+        assert sum(proxy.backend_cell(b, ledger.BACKEND_ERRORS + n) for b in ("b0", "b1") for n in range(8)) == 0
         writer.close()
