@@ -15,6 +15,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -135,6 +136,7 @@ class Worker:
             log.start(self._loop)
             self._log = log
             told = self._log_of(order.config, log)
+            self._check_file_limit(order.config)
             self._plane = DataPlane(self._loop, snapshot, self._cells, told, self._on_failing_backend)
             self._adopt(order.adopt)
             await self._plane.start(new)
@@ -223,6 +225,13 @@ class Worker:
     def _log_trouble(self, problem: str) -> None:
         self.journal.error("access log", problem=problem)
 
+    def _check_file_limit(self, config: Config) -> None:
+        """Say so if there may be fewer open files than connections are allowed, each with one to a backend."""
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 2 * sum(listener.limits.connections for listener in config.listeners)
+        if allowed < wanted:
+            self.journal.warning("open files are limited", allowed=allowed, wanted=wanted)
+
     def _on_failing_backend(self, pool: str, backend: str, reason: str) -> None:
         self._say(Report("failing", fields={"pool": pool, "backend": backend, "error": reason}))
 
@@ -233,6 +242,13 @@ class Worker:
             message=str(context.get("message", "")),
             error=describe(error) if isinstance(error, BaseException) else "",
         )
+
+
+def raise_file_limit() -> int:
+    """Let this process have as many open files as the system lets it; returns how many."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 def settle() -> None:
@@ -254,6 +270,7 @@ def main(arguments: Sequence[str]) -> None:
     # A Ctrl-C reaches the whole foreground group, but it is the supervisor who decides what follows from it.
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(ignored, signal.SIG_IGN)
+    raise_file_limit()
     slot, channel_fd, *slab_fds = map(int, arguments)
     for descriptor in (channel_fd, *slab_fds):
         os.set_inheritable(descriptor, False)

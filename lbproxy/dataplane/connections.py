@@ -94,6 +94,7 @@ async def connect(plane: Plane, backend: Backend, exchange: Exchange) -> None:
         else:
             exchange.attempt_failed(CONNECT_FAILED)
     else:
+        upstream.count()
         exchange.connected(upstream)
 
 

@@ -73,7 +73,7 @@ class Downstream:
         # the request whose body is arriving
         "decoder", "left", "mode",
         # flow and time
-        "_lingered", "_stalled_at", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused", "write_paused",
+        "_lingered", "_taken", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -102,7 +102,7 @@ class Downstream:
         self.is_end_seen = False
         self.is_end_sent = False
         self._lingered = 0
-        self._stalled_at = 0
+        self._taken = -1 << 62
 
     # What the loop calls.
 
@@ -173,7 +173,6 @@ class Downstream:
 
     def pause_writing(self) -> None:
         self.write_paused = True
-        self._stalled_at = 0
         self.exchange.downstream_full()
 
     def resume_writing(self) -> None:
@@ -224,11 +223,12 @@ class Downstream:
             out_of_time(self.exchange, due)
 
     def _is_taking(self) -> bool:
-        """Whether the client still takes what it is sent, however slowly: there is less of it than the last time we
-        looked, here or in the kernel, or we have not looked yet."""
+        """Whether the client still takes what it is sent, however slowly: more of the answer has reached it than when
+        we last looked, counting what the kernel holds; or we have not looked yet."""
         waiting = self.transport.get_write_buffer_size() + flow.unsent(self.transport)
-        before, self._stalled_at = self._stalled_at, waiting
-        return waiting > 0 and (waiting < before or not before)
+        before = self._taken
+        self._taken = self.exchange.response_bytes - waiting
+        return waiting > 0 and self._taken != before
 
     # Flow.
 

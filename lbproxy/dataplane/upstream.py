@@ -55,7 +55,7 @@ class Upstream:
 
     __slots__ = (
         # for the connection's life
-        "address", "backend", "plane", "retires_at", "transport",
+        "address", "backend", "is_counted", "plane", "retires_at", "transport",
         # between exchanges
         "idle_until", "reused",
         # for one exchange
@@ -71,6 +71,7 @@ class Upstream:
         self.retires_at = plane.now + (backend.keep.max_age if backend.keep is not None else 0.0)
         self.idle_until = 0.0
         self.reused = False
+        self.is_counted = False
         self.exchange: Exchange | None = None
         self.mode = IDLE
         self.read_paused = False
@@ -86,9 +87,6 @@ class Upstream:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(flow.HIGH_WATER, flow.LOW_WATER)
-        backend = self.backend
-        backend.connections += 1
-        self.plane.cells[backend.row + BACKEND_OPENED] += 1
 
     def data_received(self, data: bytes) -> None:
         mode = self.mode
@@ -122,7 +120,8 @@ class Upstream:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.backend.connections -= 1
+        if self.is_counted:
+            self.backend.connections -= 1
         exchange = self.exchange
         mode, self.mode = self.mode, DEAD
         if mode == IDLE:
@@ -146,6 +145,14 @@ class Upstream:
             self.exchange.upstream_drained()
 
     # What the exchange calls.
+
+    def count(self) -> None:
+        """The connection is there, and somebody has it. (The loop may close one that was given up while it was being
+        opened without a further word.)"""
+        self.is_counted = True
+        backend = self.backend
+        backend.connections += 1
+        self.plane.cells[backend.row + BACKEND_OPENED] += 1
 
     def stay_for_request(self) -> bool:
         """The answer has ended before the request: go on taking the request, if the connection will last."""
