@@ -17,7 +17,7 @@ from lbproxy.control.admin.page import picture, words
 from lbproxy.control.admin.page.board import Board
 from lbproxy.control.admin.page.judge import Share, Verdict, hot_keys, judge, judge_instance, shares
 from lbproxy.control.admin.page.source import REQUESTS, look
-from lbproxy.control.admin.page.window import APART_S, LONG_S, SHORT_S, Past, quantile
+from lbproxy.control.admin.page.window import APART_S, LEAST_S, LONG_S, SHORT_S, Past, quantile
 from lbproxy.core.ring import build_ring
 from tests.page_world import PoolModel, World, equal_pool
 
@@ -103,6 +103,16 @@ def test_a_span_holds_what_passed_within_it() -> None:
     assert [round(rate) for _, rate in past.rates("api")] == [100] * len(past.rates("api"))
 
 
+def test_looks_that_are_far_apart_still_give_a_rate() -> None:
+    world = World(equal_pool(2))
+    past = watched(world)
+    assert past.brisk("api").per_s == 0
+    for wait in (5.3, 5.3, 5.3):
+        world.pass_time(wait, 530)
+        see(past, world)
+    assert past.brisk("api").per_s == pytest.approx(100)
+
+
 def test_little_traffic_makes_the_window_long() -> None:
     world = World(equal_pool(3))
     past = watched(world)
@@ -120,17 +130,39 @@ def test_nothing_from_before_a_change_is_judged() -> None:
     for _ in range(40):
         world.pass_time(1, 200)
         see(past, world)
-    world.models["api"].set_weight("b1", 3)
-    world.pass_time(1, 200)
-    see(past, world)
-    assert past.span("api").served == 0
-    world.pass_time(4, 300)
-    see(past, world)
-    assert (past.span("api").served, past.span("api").seconds) == (300, 4)
-    assert past.brisk("api").requests == 500, "the rate goes on"
-    world.set_state("api", "b2", "down")
-    see(past, world)
-    assert past.span("api").served == 0
+    assert past.span("api").is_settled
+
+    def change_weight() -> None:
+        world.models["api"].set_weight("b1", 3)
+
+    def go_down() -> None:
+        world.set_state("api", "b2", "down")
+
+    for change in (change_weight, go_down):
+        change()
+        for seconds in range(10):
+            see(past, world)
+            span = past.span("api")
+            assert (span.is_settled, span.seconds) == (False, LEAST_S), seconds
+            said = judge(past.last.pools["api"].now, span, [], world.wall_now)
+            assert not any("its share" in sentence for sentence in said.sentences)
+            world.pass_time(1, 200)
+        for seconds in range(10, 15):
+            see(past, world)
+            span = past.span("api")
+            assert (span.is_settled, span.seconds, span.served) == (True, seconds, seconds * 200)
+            world.pass_time(1, 200)
+
+
+def test_where_something_changes_all_the_time_there_is_still_something_to_see() -> None:
+    world = World(equal_pool(3))
+    past = watched(world)
+    for second in range(60):
+        world.set_state("api", "b1", "down" if second % 2 else "up")
+        world.pass_time(1, 100)
+        see(past, world)
+    span = past.span("api")
+    assert (span.seconds, span.served, span.is_settled) == (LEAST_S, 1000, False)
 
 
 def test_a_backend_that_comes_counts_from_then_on() -> None:
@@ -146,7 +178,9 @@ def test_a_backend_that_comes_counts_from_then_on() -> None:
     assert past.span("api").backends["b3"].requests == 0
     world.pass_time(1, 50)
     see(past, world)
-    assert past.span("api").served == 50
+    span = past.span("api")
+    assert 0 < span.backends["b3"].requests < 50, "since it came"
+    assert span.backends["b3"].seconds == 1
 
 
 def test_counts_that_run_backwards_count_nothing() -> None:

@@ -201,12 +201,15 @@ def _errors(pool: PoolNow, span: Span) -> Iterator[Finding]:
 def _spread(pool: PoolNow, span: Span, keys: Sequence[HotKey]) -> Iterator[Finding]:
     served = span.served
     if not span.pool.requests and not served:
-        yield "good", f"No requests in the last {lasting(span.seconds)}."
+        yield "good", f"No requests in the last {lasting(span.seconds)}." if span.seconds >= 1 else "No requests yet."
         return
     spread = [key for key in keys if key.is_hot and len(key.backends) > 1]
     for key in spread:
         yield "good", f"A hot key with {about(key.work_share)} of the work is spread over {len(key.backends)} backends."
     if len(pool.backends) == 1:
+        return
+    if not span.is_settled:
+        yield "good", "Load is settling after a change."
         return
     if served < FEWEST_REQUESTS:
         yield "good", f"Too few requests to judge how they are spread ({plural(served, 'answer')})."

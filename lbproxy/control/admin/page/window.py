@@ -1,8 +1,9 @@
 """What happened in the last moments: differences between samples.
 
 Shares need many requests to mean anything, and a change must not be judged by what happened before it. So what is shown
-is the last half a minute if it holds enough requests, else the last five; and never more than since the pool last
-changed its ring or who may serve.
+is the last half a minute if it holds enough requests, else the last five minutes; and no more than since the pool last
+changed its ring or who may serve, unless that was only seconds ago. Then the span says that it is not settled, and
+shares are shown but not judged. (A pool in which something changes all the time is still worth looking at.)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from lbproxy.control.admin.page.source import (
 BRISK_S: Final = 5.0
 SHORT_S: Final = 30.0
 LONG_S: Final = 300.0
+LEAST_S: Final = 10.0
 # Samples older than the short window are kept this far apart.
 APART_S: Final = 10.0
 # From so many requests per backend on, the short window is enough.
@@ -68,10 +70,12 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A pool over its window: what passed the pool, and each of its backends by name."""
+    """A pool over its window: what passed the pool, and each of its backends by name. `is_settled` when nothing has
+    changed meanwhile."""
 
     pool: Flow
     backends: dict[str, Flow]
+    is_settled: bool
 
     @property
     def seconds(self) -> float:
@@ -148,10 +152,11 @@ class Past:
         return short if short.served >= enough else self._span(pool, LONG_S)
 
     def brisk(self, pool: str) -> Flow:
-        """The pool's traffic of the last seconds."""
-        before = self._first(pool, self.last.at - BRISK_S)
-        newest = self.last.pools[pool]
-        return _flow(newest.now, newest.counts[""], before.pools[pool].counts[""], self.last.at - before.at)
+        """The pool's traffic of the last seconds, or since the last look if that is longer ago."""
+        known = [sample for sample in self._samples if pool in sample.pools]
+        newest, now = known[-1].pools[pool], known[-1].at
+        before = next((sample for sample in reversed(known) if now - sample.at >= BRISK_S - 0.5), known[0])
+        return _flow(newest.now, newest.counts[""], before.pools[pool].counts[""], now - before.at)
 
     def rates(self, pool: str) -> list[tuple[float, float]]:
         """(seconds ago, requests per second) of the last minutes, oldest first."""
@@ -168,24 +173,28 @@ class Past:
         return rates
 
     def _span(self, pool: str, length_s: float) -> Span:
-        newest = self.last.pools[pool]
-        old = self._first(pool, max(self.last.at - length_s, self._marks[pool][1]))
-        seconds, before = self.last.at - old.at, old.pools[pool].counts
-        backends = {
-            each.name: _flow(newest.now, newest.counts[each.name], before.get(each.name), seconds)
-            for each in newest.now.backends
-        }
-        return Span(_flow(newest.now, newest.counts[""], before[""], seconds), backends)
+        newest, now, mark = self.last.pools[pool], self.last.at, self._marks[pool][1]
+        start = max(now - length_s, min(mark, now - LEAST_S))
+        old = self._first(pool, start)
+        backends = {}
+        for each in newest.now.backends:
+            first = old if each.name in old.pools[pool].counts else self._first(pool, start, each.name)
+            counts = newest.counts[each.name], first.pools[pool].counts[each.name]
+            backends[each.name] = _flow(newest.now, *counts, now - first.at)
+        whole = _flow(newest.now, newest.counts[""], old.pools[pool].counts[""], now - old.at)
+        return Span(whole, backends, old.at >= mark)
 
-    def _first(self, pool: str, start: float) -> Sample:
-        """The first sample of the pool from `start` on."""
-        return next(sample for sample in self._samples if sample.at >= start - 1e-3 and pool in sample.pools)
+    def _first(self, pool: str, start: float, backend: str = "") -> Sample:
+        """The first sample from `start` on that knows the pool and the backend."""
+        return next(
+            sample
+            for sample in self._samples
+            if sample.at >= start - 1e-3 and pool in sample.pools and backend in sample.pools[pool].counts
+        )
 
 
-def _flow(pool: PoolNow, now: array[int], before: array[int] | None, seconds: float) -> Flow:
-    """The difference of two counts; nothing when there is no earlier one, and no count runs backwards."""
-    if before is None or len(before) != len(now):
-        return Flow(seconds)
+def _flow(pool: PoolNow, now: array[int], before: array[int], seconds: float) -> Flow:
+    """The difference of two counts, none of which runs backwards."""
     passed = [max(0, new - old) for new, old in zip(now, before, strict=True)]
     return Flow(
         seconds=seconds,
