@@ -440,6 +440,10 @@ class Pool:
                 return backend
         return None
 
+    def has_others(self, tried: Collection[Backend]) -> bool:
+        """Whether any backend is eligible that has not been tried, full or not."""
+        return any(backend.eligible and backend not in tried for backend in self.backends.values())
+
     def least_loaded(self, tried: Collection[Backend] = ()) -> tuple[Backend | None, int]:
         """The backend for a request without a key: the fewest in flight by weight, then the fewest served by weight,
         so that an idle pool is used in proportion too."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lbproxy.core.balance import OUT
 from lbproxy.core.cookies import CookieAffinity
-from lbproxy.core.ledger import PINNED
+from lbproxy.core.ledger import PINNED, RETRY
 from lbproxy.dataplane.deadlines import DUE_SEAT
 
 if TYPE_CHECKING:
@@ -85,8 +85,14 @@ def wait_for_seat(exchange: Exchange, pool: Pool) -> None:
 def take_seat(exchange: Exchange, pool: Pool) -> bool:
     """A seat may have become free: try again. False when all are still taken."""
     h = exchange.h
-    backend, decision = pool.pick(h) if h >= 0 else pool.least_loaded()
-    if backend is None and pool.eligible:
+    tried = exchange.tried
+    if h < 0:
+        backend, decision = pool.least_loaded(tried)
+    elif tried:
+        backend, decision = pool.successor(h, tried), RETRY
+    else:
+        backend, decision = pool.pick(h)
+    if backend is None and pool.has_others(tried):
         return False
     exchange.is_waiting = False
     exchange.pool = pool

@@ -42,6 +42,7 @@ from lbproxy.dataplane.deadlines import (
     DUE_TUNNEL,
     DUE_UPSTREAM,
 )
+from lbproxy.dataplane.placement import wait_for_seat
 from lbproxy.dataplane.plane import monotonic
 from lbproxy.dataplane.settling import settle
 from lbproxy.dataplane.upstream import CLOSED_EARLY, PROTOCOL, RESET
@@ -120,6 +121,11 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     if following is not None:
         _count_retry(exchange, pool, _REASONS[error])
         exchange.attempt_later(following)
+        return
+    if phase == UNSENT and verdict == ALLOWED and pool.has_others(exchange.tried):
+        # The others are only full just now: wait, as a request does whose owner is out.
+        exchange.decision = RETRY
+        wait_for_seat(exchange, pool)
         return
     if verdict >= 0:
         _count_refused(exchange, pool, verdict)

@@ -1170,3 +1170,21 @@ async def test_a_lack_of_our_own_is_no_backends_fault(monkeypatch: pytest.Monkey
         assert proxy.lines[0].reason == "no_resources"
         assert sum(proxy.backend_cell(b, ledger.BACKEND_ERRORS + n) for b in ("b0", "b1") for n in range(8)) == 0
         writer.close()
+
+
+async def test_a_request_whose_first_backend_is_dead_waits_for_a_seat_of_another() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_head(reader)
+            await asyncio.sleep(0.01)
+            writer.write(answer())
+
+    async with backend(talk) as b0:
+        pool = pool_of(b0.port, 1)
+        few_seats = replace(pool.backends[0], max_in_flight=2)
+        waiting = replace(pool, backends=(few_seats, pool.backends[1]), queue=Queue(size=100, timeout=PATIENCE_S))
+        async with running(waiting) as proxy:
+            users = [request("GET", "/", b"X-User-ID: u%d\r\n" % n) for n in range(30)]
+            got = await asyncio.gather(*map(proxy.ask, users))
+            assert {parts(response)[0] for response in got} == {200}
+            assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
