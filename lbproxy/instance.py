@@ -16,6 +16,7 @@ from lbproxy.control.build import build
 from lbproxy.control.checks import MAX_TOKENS
 from lbproxy.control.config import ConfigError, decode, reads
 from lbproxy.control.events import EventJournal, Events
+from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.overrides import Override, Store, StoreBroken, What
 from lbproxy.control.probes import Prober
 from lbproxy.control.reload import Refused, Reloader, ReloadResult, needs_restart
@@ -68,6 +69,8 @@ class Instance(Views):
         self.rings.keep(self.being.pools)
         self.supervisor.on_failing = self.being.observe_streak
         self.supervisor.on_spans = self._tracing.take
+        hot_watch = HotWatch(self.journal)
+        self.supervisor.on_sweep = lambda: hot_watch.look(self.supervisor.snapshot.pools)
         self.reloader = Reloader(config, source.load, self._apply, self.journal)
         self._prober = Prober(self.being.observe_probe, self.being.is_flipping)
         self._watcher = Watcher(source, lambda: self.supervisor.config.watch, self._on_file_changed)

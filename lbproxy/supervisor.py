@@ -27,15 +27,16 @@ from lbproxy.channel import (
     TellKeys,
 )
 from lbproxy.core.ledger import Cells, RowKey
-from lbproxy.core.sample import Keys, unpack_keys
+from lbproxy.core.sample import Keys
 from lbproxy.core.snapshot import Snapshot, build_snapshot
 from lbproxy.core.spec import Config
 from lbproxy.memories import Memories, remember
 from lbproxy.observe.access_log import open_sink
 from lbproxy.observe.facts import WorkerStatus, snapshot_families
-from lbproxy.observe.journal import Journal, Value, describe
+from lbproxy.observe.journal import Journal, describe
 from lbproxy.observe.metrics import Page
 from lbproxy.observe.slabs import CAPACITY, CELL_BYTES, Layout, LayoutFull, Slabs, sums
+from lbproxy.samples import Answers
 from lbproxy.slot import Package, Slot
 from lbproxy.sockets import CannotListen, Listening, listen
 
@@ -91,6 +92,8 @@ class Supervisor:
         self.on_failing: Callable[[str, str, str], None] = _nothing
         # Told what a worker says of sampled requests, and how many of them it has left out.
         self.on_spans: Callable[[str, int], None] = _no_spans
+        # Called about once a second, when the pools here have judged which of their keys are hot.
+        self.on_sweep: Callable[[], None] = _no_sweep
         self.restarts: dict[str, int] = {}
         self.slabs = Slabs.create(config.workers)
         self.layout = Layout()
@@ -100,7 +103,7 @@ class Supervisor:
         self._adopted = 0
         self._asked = 0
         self._memories = Memories()
-        self._keys: dict[int, _Answers] = {}
+        self._keys: dict[int, Answers] = {}
         # Pools write what they hold into their worker's slab; the supervisor's hold nothing, and have a place for it.
         self._own_cells = cast(Cells, memoryview(mmap.mmap(-1, CAPACITY * CELL_BYTES)).cast("q"))
         self._waiters: list[asyncio.Future[None]] = []
@@ -220,7 +223,7 @@ class Supervisor:
     async def keys(self) -> dict[str, Keys]:
         """A fair sample of each pool's live keys, from the workers that answer in time."""
         self._asked += 1
-        answers = self._keys[self._asked] = _Answers()
+        answers = self._keys[self._asked] = Answers()
         self._send(TellKeys(self._asked))
         ready = sum(slot.state == "ready" for slot in self._slots)
         await self._until(lambda: answers.ended >= ready, KEYS_TIMEOUT_S)
@@ -397,28 +400,8 @@ class Supervisor:
         now = time.monotonic()
         for pool in self.snapshot.pools.values():
             pool.tick(now)
+        self.on_sweep()
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
-
-
-class _Answers:
-    """What workers have said of their keys."""
-
-    def __init__(self) -> None:
-        self.pools: dict[str, Keys] = {}
-        self.ended = 0
-
-    def take(self, fields: Mapping[str, Value]) -> None:
-        """Take one report; what is no sample is left out."""
-        if not fields:
-            self.ended += 1
-            return
-        try:
-            pool, bits = str(fields["pool"]), int(str(fields["bits"]))
-            keys = Keys(bits, unpack_keys(str(fields["seen"])), unpack_keys(str(fields["held"])))
-        except (KeyError, ValueError):
-            return
-        if 0 <= bits <= 64:
-            self.pools[pool] = self.pools.get(pool, Keys()).joined(keys)
 
 
 def _nothing(pool: str, backend: str, error: str) -> None:
@@ -427,3 +410,7 @@ def _nothing(pool: str, backend: str, error: str) -> None:
 
 def _no_spans(text: str, dropped: int) -> None:
     """Nor this."""
+
+
+def _no_sweep() -> None:
+    """Nor that."""

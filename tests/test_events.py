@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from lbproxy.control.config import loads
 from lbproxy.control.events import MEMORY, EventJournal, Events, sentence
+from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.pool_state import CAUSES
 from lbproxy.control.ring_changes import RingChanges, serving_ring
+from lbproxy.core.hotkeys import HotKey
 from lbproxy.core.ring import build_ring, moved
+from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import PoolSpec
 from lbproxy.observe.journal import BURST, Fields, Journal, Level
+from lbproxy.observe.slabs import Layout
+from lbproxy.supervisor import row_keys
 
 
 def test_events_are_numbered_and_only_so_many_are_kept() -> None:
@@ -113,3 +119,22 @@ def test_the_ring_of_those_that_serve() -> None:
     assert serving_ring(whole, {"a", "b", "c"}, spec) is whole
     assert serving_ring(whole, {"a", "c"}, spec).fingerprint == build_ring([("a", 1), ("c", 1)], 64).fingerprint
     assert len(serving_ring(whole, set(), spec).tokens) == 0
+
+
+def test_a_key_that_becomes_hot_is_told_once_and_once_when_it_is_over() -> None:
+    config = loads("{listen: '127.0.0.1:0', pools: {api: {backends: [{url: 'http://127.0.0.1:1'}]}}}")
+    pools = build_snapshot(config, 1, Layout().assign(row_keys(config), 1)).pools
+    told: list[Fields] = []
+    watch = HotWatch(Journal(lambda level, event, fields: told.append(fields)))
+    watch.look(pools)
+    pools["api"].account.hot.hot[7] = HotKey(7, 0.2, 0.31234, 3, 1.0)
+    watch.look(pools)
+    watch.look(pools)
+    del pools["api"].account.hot.hot[7]
+    watch.look(pools)
+    watch.look({})
+    assert [(fields["hash"], fields["is_hot"], fields.get("reach")) for fields in told] == [
+        ("0x0000000000000007", True, 3),
+        ("0x0000000000000007", False, None),
+    ]
+    assert told[0]["work_share"] == 0.3123

@@ -40,7 +40,7 @@ async def test_one_of_five_killed_under_two_hundred_users(tmp_path: Path) -> Non
             crowd = Crowd(proxy.port, users)
             await crowd.until_each_answered(3)
             await backends.end("b3")
-            await in_thread(proxy, "backend state", 6)  # five came up, one went down
+            await until_named(proxy, "b3", "down", 1)
             await crowd.until_each_answered(3)
             await crowd.stop()
             lost = await asyncio.to_thread(proxy.metric, "requests_total", code="5xx")
@@ -146,7 +146,7 @@ async def test_a_backend_that_accepts_and_never_answers(tmp_path: Path) -> None:
             assert (await asked(proxy, user))[0] == 504
             # Twice in a row is enough here: it is ejected, and the user is served elsewhere at once.
             await in_thread(proxy, "backend ejected")
-            await until_true(lambda: len(proxy.named("backend state")) >= 3)
+            await until_named(proxy, "odd", "ejected", 1)
             status, text, took_s = await asked(proxy, user)
             assert (status, text, took_s < 0.3) == (200, "b1", True)
             assert odd.asked == 2

@@ -207,6 +207,15 @@ class TestEjection:
         self.fail(pool, 3, 4.0, "b1")
         assert [pool.advance(at) for at in (4.0, 11.0, 14.0)] == [11.0, 14.0, None]
 
+    def test_the_last_one_that_serves_is_never_ejected(self) -> None:
+        pool = pool_of(4, ejection=self.POLICY)
+        for name in ("b1", "b2", "b3"):
+            probe(pool, "---", name=name)
+        assert not any(self.fail(pool, 10, 2.0))
+        assert (pool.serving(2.0), pool.spared) == ({"b0"}, 3)
+        probe(pool, "++", 3.0, "b1")
+        assert any(self.fail(pool, 3, pool.backends["b1"].held_until + 1))
+
     def test_the_only_backend_is_never_ejected(self) -> None:
         pool = pool_of(1, ejection=self.POLICY)
         assert not any(self.fail(pool, 10, 1.0))

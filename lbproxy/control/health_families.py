@@ -96,7 +96,7 @@ def _counts(scene: Scene) -> Iterable[Family]:
     yield _each(
         scene,
         "ejections_spared_total",
-        "Ejections that max_share did not allow.",
+        "Ejections that did not take place: max_share was reached, or it was the last one.",
         lambda p, b: scene.being.tallies[p.name, b.name].spared,
         "counter",
     )

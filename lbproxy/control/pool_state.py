@@ -20,7 +20,7 @@ everybody can compute from the file, stays what it is. `now` is monotonic time i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -123,6 +123,11 @@ class PoolState:
         """Whether a draining backend has nothing left: it may be stopped."""
         leaving = self._leaving.get(name)
         return leaving is not None and leaving.is_empty
+
+    @property
+    def leaving(self) -> Collection[str]:
+        """Those that drain, whose traffic is to be observed."""
+        return self._leaving.keys()
 
     # What comes in, besides `health`.
 

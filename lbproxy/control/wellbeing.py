@@ -179,7 +179,8 @@ class Wellbeing:
         now = self._clock()
         turning = []
         for pool, state in self.pools.items():
-            read = [(backend, self._read(pool, backend)) for backend in state.states]
+            names = state.states if state.spec.ejection.failure_rate is not None else state.leaving
+            read = [(backend, self._read(pool, backend)) for backend in names]
             turning += [pool for backend, traffic in read if self._look_at(state, backend, traffic, now)]
         if turning:
             self.turn(turning)
@@ -314,7 +315,7 @@ class Wellbeing:
     def _tell_flip(self, pool: str, flip: Flip, now: float) -> None:
         health = self.pools[pool].health.backends[flip.backend]
         until = {"ejected": health.ejected_until, "held": health.held_until}.get(flip.state)
-        level: Level = "warning" if flip.state in ("down", "ejected") else "info"
+        level: Level = "warning" if flip.state in ("down", "ejected") else "info" if flip.was else "debug"
         self._journal.tell(
             level,
             "backend state",
@@ -343,7 +344,11 @@ class Wellbeing:
     def _tell_spared(self, pool: str, backend: str, error: str) -> None:
         self.tallies[pool, backend].spared += 1
         self._journal.warning(
-            "backend not ejected", pool=pool, backend=backend, error=error or None, why="max_share is ejected already"
+            "backend not ejected",
+            pool=pool,
+            backend=backend,
+            error=error or None,
+            why="max_share is ejected already, or it is the last one",
         )
 
     def _tell_set(self, override: Override) -> None:

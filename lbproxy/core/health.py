@@ -22,7 +22,7 @@ are eligible: then doubt is the smaller harm.
 *Ejection.* Live results take a backend out when `consecutive_errors` requests fail in a row, or when of at least
 `min_requests` in the last ten seconds more than `failure_rate` fail. It is out for `base`, doubled with each repetition
 up to `max`, and one repetition is forgotten for every span of good service as long as the last one it was out. At most
-`max_share` of a pool is out at a time; what is left in for that reason is counted.
+`max_share` of a pool is out at a time, and nobody who is the last to serve; what is left in for that reason is counted.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class PoolHealth:
         self.ejection = ejection
         self.damping = damping or Damping()
         self.backends: Final[dict[str, BackendHealth]] = {}
-        # How often a backend was left in although its results were bad, because max_share was reached.
+        # How often a backend was left in although its results were bad: max_share was reached, or it was the last one.
         self.spared = 0
         self._eligible: set[str] = set()
         # Those that began together with the pool and have no result yet: nobody carried their keys before them.
@@ -323,7 +323,8 @@ class PoolHealth:
         backend.errors = 0
         backend.counts = (0, 0, 0, 0)
         out = sum(now < each.ejected_until for each in self.backends.values())
-        if out + 1 > self.ejection.max_share * len(self.backends):
+        is_last = not any(each.is_eligible(now) for each in self.backends.values() if each is not backend)
+        if is_last or out + 1 > self.ejection.max_share * len(self.backends):
             self.spared += 1
             return False
         self._forgive(backend, now)
