@@ -590,8 +590,11 @@ def test_overrides_stand_wherever_the_weight_does() -> None:
         None,
         "bob",
     )
+    stood.being.decide(back=[("api", "b2", "drain")])
     stood.being.observe_streak("api", "b1", "reset")
-    first = stood.pool()["backends"][0]
+    stood.being.observe_streak("api", "b2", "reset")
+    first, second, _ = stood.pool()["backends"]
+    assert (second["state"], second["ejections"]) == ("up", {"count": 0, "spared": 1})
     assert (first["state"], first["state_until"]) == ("ejected", "2026-11-30T12:00:10.000Z")
     assert first["ejections"] == {"count": 1, "spared": 0}
 
