@@ -56,6 +56,21 @@ def test_an_event_shows_within_a_second(browser: Browser, served: Site) -> None:
     assert "b3" in text(browser, "#p0-health")
 
 
+def test_a_verdict_is_announced_when_it_changes_and_not_when_it_counts_on(browser: Browser, served: Site) -> None:
+    visit(browser, served)
+    assert text(browser, "#announced") == ""
+    served.do(lambda: served.world.set_state("api", "b3", "down"))
+    browser.wait_for("document.querySelector('#announced').textContent.includes('b3 is down')")
+    browser.run(
+        "window.changes = 0; new MutationObserver(() => window.changes += 1)"
+        ".observe(document.querySelector('#announced'), {childList: true, subtree: true, characterData: true})"
+    )
+    served.pass_time(15, 300)
+    browser.wait_for("document.querySelector('.verdict p')?.innerText.includes('The next backends')")
+    served.pass_time(3, 300)
+    assert browser.run("return window.changes") == 0
+
+
 def test_what_is_shown_is_what_the_server_would_show_anew(browser: Browser, served: Site) -> None:
     visit(browser, served)
     for at in range(3):

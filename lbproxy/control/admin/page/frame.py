@@ -9,10 +9,10 @@ from string import Template
 from typing import Any, Final
 
 from lbproxy.control.admin.page import key as keys
-from lbproxy.control.admin.page import pool as pools
+from lbproxy.control.admin.page import table
 from lbproxy.control.admin.page.judge import LEVELS, Verdict, judge_instance, worst
 from lbproxy.control.admin.page.picture import icon, sign_sheet
-from lbproxy.control.admin.page.pool import PoolPicture
+from lbproxy.control.admin.page.sight import PoolSight
 from lbproxy.control.admin.page.words import count, duration, escape, lasting
 
 Document = Mapping[str, Any]
@@ -38,31 +38,31 @@ _TITLES: Final = {"good": "All well", "notice": "Notice", "bad": "Trouble"}
 
 
 def blocks(
-    info: Document, workers: Document, events: Sequence[Document], pictures: Sequence[PoolPicture]
+    info: Document, workers: Document, events: Sequence[Document], sights: Sequence[PoolSight]
 ) -> Iterator[tuple[str, str]]:
     """The pieces that are not about one pool."""
-    yield "verdict", verdict(overall(info, workers, pictures))
+    yield "verdict", verdict(overall(info, workers, sights))
     yield "facts", _facts(info)
     yield "events", _events(events)
     yield "workers", _workers(workers)
 
 
-def overall(info: Document, workers: Document, pictures: Sequence[PoolPicture]) -> Verdict:
+def overall(info: Document, workers: Document, sights: Sequence[PoolSight]) -> Verdict:
     """One verdict for everything. With several pools, only bad news are told, and whose they are."""
     instance = judge_instance(info, workers)
-    level = worst([instance.level, *(each.verdict.level for each in pictures)])
-    if len(pictures) == 1:
-        of_pool = pictures[0].verdict
+    level = worst([instance.level, *(each.verdict.level for each in sights)])
+    if len(sights) == 1:
+        of_pool = sights[0].verdict
         both = (
             [of_pool, instance] if LEVELS.index(of_pool.level) >= LEVELS.index(instance.level) else [instance, of_pool]
         )
         return Verdict(level, tuple([sentence for each in both for sentence in each.sentences]))
     told = list(instance.sentences)
-    unwell = [each for each in pictures if each.verdict.level != "good"]
+    unwell = [each for each in sights if each.verdict.level != "good"]
     unwell.sort(key=lambda each: -LEVELS.index(each.verdict.level))
     told += [f"{each.now.name}: {each.verdict.sentences[0]}" for each in unwell]
-    if len(unwell) < len(pictures):
-        told.append(_wells(len(pictures) - len(unwell), len(pictures)))
+    if len(unwell) < len(sights):
+        told.append(_wells(len(sights) - len(unwell), len(sights)))
     return Verdict(level, tuple(told))
 
 
@@ -80,7 +80,7 @@ def verdict(said: Verdict) -> str:
     more = f"<p>{escape(' '.join(rest))}</p>" if rest else ""
     title = f"{_TITLES[said.level]}: {first}" if said.level != "good" else _TITLES["good"]
     return (
-        f'<section class="verdict {said.level}" id="verdict" role="status" data-title="{escape(title)}" '
+        f'<section class="verdict {said.level}" id="verdict" aria-label="Verdict" data-title="{escape(title)}" '
         f'data-level="{said.level}"><span class="badge">{icon(said.level)}</span>'
         f"<div><h1>{escape(first)}</h1>{more}</div></section>"
     )
@@ -144,7 +144,7 @@ def page(content: str, piece: Pieces, version: str) -> str:
 
 
 def main(
-    info: Document, pictures: Sequence[PoolPicture], piece: Pieces, boot: str, number: int, said: Mapping[int, str]
+    info: Document, sights: Sequence[PoolSight], piece: Pieces, boot: str, number: int, said: Mapping[int, str]
 ) -> str:
     """What changes when pools or backends come and go. `said` are answers about a key, by the number of the pool that
     was asked about it."""
@@ -152,19 +152,19 @@ def main(
         boot=boot,
         number=number,
         verdict=piece("verdict"),
-        index=_index(pictures) if len(pictures) > 1 else "",
-        pools="".join([_pool(each, piece, len(pictures) > 1, info, said) for each in pictures]),
+        index=_index(sights) if len(sights) > 1 else "",
+        pools="".join([_pool(each, piece, len(sights) > 1, info, said) for each in sights]),
         events=piece("events"),
         workers=piece("workers"),
     )
 
 
-def _index(pictures: Sequence[PoolPicture]) -> str:
-    links = "".join([f'<li><a href="#{each.id}">{escape(each.now.name)}</a></li>' for each in pictures])
+def _index(sights: Sequence[PoolSight]) -> str:
+    links = "".join([f'<li><a href="#{each.id}">{escape(each.now.name)}</a></li>' for each in sights])
     return f'<nav aria-label="Pools"><ul class="index">{links}</ul></nav>'
 
 
-def _pool(each: PoolPicture, piece: Pieces, is_one_of_several: bool, info: Document, said: Mapping[int, str]) -> str:
+def _pool(each: PoolSight, piece: Pieces, is_one_of_several: bool, info: Document, said: Mapping[int, str]) -> str:
     at = each.id
     rows = "".join([piece(f"{at}-b{index}") for index in range(len(each.now.backends))])
     return _POOL.substitute(
@@ -173,7 +173,7 @@ def _pool(each: PoolPicture, piece: Pieces, is_one_of_several: bool, info: Docum
         sticky=f"sticky by {escape(' or '.join(each.now.keys))}" if each.now.keys else "",
         said=piece(f"{at}-said") if is_one_of_several else "",
         answer=said.get(each.number) or keys.nothing(each.number),
-        table=pools.table(each, rows),
+        table=table.table(each, rows),
         apply=_READ_ONLY if info["writes"] == "off" else _APPLY,
         **{name: piece(f"{at}-{name}") for name in ("figures", "ring", "hot", "health", "weights")},
     )

@@ -1,13 +1,8 @@
-"""Is all well, and if the load is uneven, why? The answer in words, and the numbers behind it.
+"""Is all well, and if the load is uneven, why? The answer in words.
 
-Per backend, with shares of the pool's traffic:
-
-    observed - expected = (ring share - expected) + (owned share - ring share) + (observed - owned share)
-                              ring error                key skew                     spill
-
-*Expected* follows from the weights in force. The *ring share* is how much of the circle the backend owns, the *owned
-share* the requests whose key it owns, and *observed* what it has answered. The three causes add up to the difference
-whatever the numbers are. What keeps a share from being judged is too little traffic, for which chance is cause enough.
+A share is judged by how far it is from the expected (`shares.py`), and named with the largest of its three causes. What
+keeps it from being judged is too little traffic, for which chance is cause enough, or a change that is only moments
+old.
 """
 
 from __future__ import annotations
@@ -17,6 +12,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Final, Literal
 
+from lbproxy.control.admin.page.shares import HotKey, Share, shares
 from lbproxy.control.admin.page.source import SPILL_REASONS, BackendNow, PoolNow
 from lbproxy.control.admin.page.window import Span
 from lbproxy.control.admin.page.words import about, lasting, names, plural, rough_times
@@ -47,82 +43,11 @@ _STATE_WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A backend's shares of its pool's traffic, 0 to 1. Without traffic, what it would be by the ring."""
-
-    expected: float
-    ring: float
-    owned: float
-    observed: float
-
-    @property
-    def ring_error(self) -> float:
-        return self.ring - self.expected
-
-    @property
-    def key_skew(self) -> float:
-        return self.owned - self.ring
-
-    @property
-    def spill(self) -> float:
-        return self.observed - self.owned
-
-    @property
-    def ratio(self) -> float | None:
-        """Observed to expected; None when nothing is expected."""
-        return self.observed / self.expected if self.expected else None
-
-
-@dataclass(frozen=True, slots=True)
-class HotKey:
-    """One of a pool's hottest keys. `text` "" unless keys may be shown; `backends` serve it, its owner first."""
-
-    rank: int
-    hash: str
-    text: str
-    requests_share: float
-    work_share: float
-    in_flight: int
-    is_hot: bool
-    backends: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What one look should tell: the worst level there is, and sentences, the gravest first."""
 
     level: Level
     sentences: tuple[str, ...]
-
-
-def hot_keys(document: Mapping[str, Any]) -> list[HotKey]:
-    """Read the document of `/v1/pools/{p}/hot-keys`."""
-    return [
-        HotKey(
-            rank=key["rank"],
-            hash=key["hash"],
-            text=key.get("key") or "",
-            requests_share=key["requests_share"],
-            work_share=key["work_share"],
-            in_flight=key["in_flight"],
-            is_hot=key["hot"],
-            backends=tuple(key["backends"]),
-        )
-        for key in document.get("keys", ())
-    ]
-
-
-def shares(pool: PoolNow, span: Span) -> dict[str, Share]:
-    """The shares of each backend by name."""
-    served = span.served
-    owned = sum(flow.owned for flow in span.backends.values())
-    found = {}
-    for backend in pool.backends:
-        flow = span.backends[backend.name]
-        owned_share = flow.owned / owned if owned else backend.ring_share
-        observed = flow.requests / served if served else owned_share
-        found[backend.name] = Share(backend.expected, backend.ring_share, owned_share, observed)
-    return found
 
 
 # The verdict
@@ -134,9 +59,9 @@ def worst(levels: Iterable[Level]) -> Level:
     return max(levels, key=LEVELS.index, default="good")
 
 
-def judge(pool: PoolNow, span: Span, keys: Sequence[HotKey], wall: float) -> Verdict:
+def judge(pool: PoolNow, span: Span, keys: Sequence[HotKey]) -> Verdict:
     """The state of one pool."""
-    absences = list(_who_serves(pool, wall))
+    absences = list(_who_serves(pool))
     findings = [*absences, *_refuge(pool, span), *_errors(pool, span), *_spread(pool, span, keys)]
     findings.sort(key=lambda finding: -LEVELS.index(finding[0]))
     level = worst(level for level, _ in findings)
@@ -150,7 +75,7 @@ def _all_serve(number: int) -> str:
     return {1: "The backend serves.", 2: "Both backends serve."}.get(number, f"All {number} backends serve.")
 
 
-def _who_serves(pool: PoolNow, wall: float) -> Iterator[Finding]:
+def _who_serves(pool: PoolNow) -> Iterator[Finding]:
     if not pool.backends:
         yield "bad", "The pool has no backends."
         return
@@ -159,7 +84,7 @@ def _who_serves(pool: PoolNow, wall: float) -> Iterator[Finding]:
     for state, words in _STATE_WORDS.items():
         group = [backend for backend in pool.backends if backend.state == state]
         if group:
-            yield "notice", _standing(group, words, len(pool.backends), wall)
+            yield "notice", _standing(group, words, len(pool.backends))
 
 
 def _refuge(pool: PoolNow, span: Span) -> Iterator[Finding]:
@@ -172,11 +97,9 @@ def _refuge(pool: PoolNow, span: Span) -> Iterator[Finding]:
         )
 
 
-def _standing(group: Sequence[BackendNow], words: str, number: int, wall: float) -> str:
+def _standing(group: Sequence[BackendNow], words: str, number: int) -> str:
     if len(group) == 1:
         (backend,) = group
-        if backend.since and wall - backend.since >= 1:
-            return f"{backend.name} has been {words} for {lasting(wall - backend.since)}."
         return f"{backend.name} is {words}."
     if len(group) == number:
         return f"{'Both' if number == 2 else f'All {number}'} backends are {words}."

@@ -12,8 +12,9 @@ from typing import Final, final
 from lbproxy.control.admin.page import frame
 from lbproxy.control.admin.page import pool as pools
 from lbproxy.control.admin.page.board import Board
-from lbproxy.control.admin.page.judge import hot_keys, judge
-from lbproxy.control.admin.page.pool import PoolPicture
+from lbproxy.control.admin.page.judge import judge
+from lbproxy.control.admin.page.shares import hot_keys
+from lbproxy.control.admin.page.sight import PoolSight
 from lbproxy.control.admin.page.source import Document, Source, look
 from lbproxy.control.admin.page.window import Past
 
@@ -44,7 +45,7 @@ class Watch:
         self._clock = clock
         self._wall = wall
         self._past = Past()
-        self._pictures: list[PoolPicture] = []
+        self._sights: list[PoolSight] = []
         self._info: Document = {}
         # What viewers are told of the present look, by what they have seen; most have seen the same.
         self._messages: dict[int, str] = {}
@@ -109,7 +110,7 @@ class Watch:
         return frame.page(self._main(said), self.board.piece, version)
 
     def _main(self, said: Mapping[int, str]) -> str:
-        return frame.main(self._info, self._pictures, self.board.piece, self.boot, self.board.number, said)
+        return frame.main(self._info, self._sights, self.board.piece, self.boot, self.board.number, said)
 
     def message(self, seen: int) -> str:
         """What a viewer who has seen `seen` is to be told, as JSON."""
@@ -130,21 +131,21 @@ class Watch:
         self._shown_at = self._clock()
         self._messages.clear()
         self._info, workers, events = source.info(), source.workers(), source.events()
-        self._pictures = [self._picture(number, name) for number, name in enumerate(self._past.last.pools)]
+        self._sights = [self._sight(number, name) for number, name in enumerate(self._past.last.pools)]
         self._rings = {name: ring for name, ring in self._rings.items() if name in self._past.last.pools}
-        shape = [(each.now.name, tuple([backend.name for backend in each.now.backends])) for each in self._pictures]
+        shape = [(each.now.name, tuple([backend.name for backend in each.now.backends])) for each in self._sights]
         writes = self._info.get("writes")
         self.board.show((shape, writes), self._pieces(workers, events))
         self._wake()
 
     def _pieces(self, workers: Document, events: Sequence[Document]) -> list[tuple[str, str]]:
-        pieces = list(frame.blocks(self._info, workers, events, self._pictures))
-        for each in self._pictures:
+        pieces = list(frame.blocks(self._info, workers, events, self._sights))
+        for each in self._sights:
             pieces += pools.blocks(each)
             pieces.append((f"{each.id}-ring", self._ring(each)))
         return pieces
 
-    def _ring(self, each: PoolPicture) -> str:
+    def _ring(self, each: PoolSight) -> str:
         """The drawn ring, which is costly, and stays as it is while its fingerprint does."""
         name, fingerprint = each.now.name, each.now.fingerprint
         known = self._rings.get(name)
@@ -153,19 +154,19 @@ class Watch:
             known = self._rings[name] = ring.fingerprint, pools.ring_figure(each, ring)
         return known[1] if known is not None else ""
 
-    def _picture(self, number: int, name: str) -> PoolPicture:
+    def _sight(self, number: int, name: str) -> PoolSight:
         now = self._past.last.pools[name].now
         span = self._past.span(name)
         keys = hot_keys(self.source.hot_keys(name))
         wall = self._past.last.wall
-        return PoolPicture(
+        return PoolSight(
             number=number,
             now=now,
             span=span,
             brisk=self._past.brisk(name),
             rates=self._past.rates(name),
             keys=keys,
-            verdict=judge(now, span, keys, wall),
+            verdict=judge(now, span, keys),
             states={each.name: self._past.states(name, each.name) for each in now.backends},
             wall=wall,
         )

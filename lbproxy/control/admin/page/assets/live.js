@@ -12,6 +12,7 @@ export function watch(seen, onNews, onState) {
 
   function listen() {
     stop();
+    heard = Date.now();
     source = new EventSource(`page/live?since=${seen}`);
     source.onmessage = (event) => {
       const { pieces } = JSON.parse(event.data);

@@ -49,12 +49,21 @@ function onNews(what) {
 function tell() {
   const { title, level } = document.getElementById("verdict").dataset;
   document.title = `${title} \u2013 lbproxy`;
+  announce(title);
   const icon = document.getElementById("icon");
   if (!icon.href.endsWith(`/${level}.svg`)) icon.href = `page/${level}.svg`;
   for (const time of document.querySelectorAll("time[datetime]")) {
     const text = new Date(time.dateTime).toLocaleTimeString([], { hourCycle: "h23" });
     if (time.textContent !== text) time.textContent = text;
   }
+}
+
+// For those who hear the page: the verdict when it becomes another, but not when it only counts on.
+let gist = "";
+function announce(title) {
+  const now = title.replace(/\d[\d.,]*\s?(%|times)/g, "");
+  if (gist && now !== gist) document.getElementById("announced").textContent = title;
+  gist = now;
 }
 
 function onState(state, seconds) {
