@@ -19,14 +19,13 @@ from lbproxy.core.hotkeys import (
     HOLD_S,
     LONGEST_HOLD_S,
     MEMORY_S,
-    STALE_S,
     HotKeys,
     Meter,
     Parts,
     Room,
 )
 from lbproxy.core.ring import build_ring
-from lbproxy.core.sketch import Row, Table
+from lbproxy.core.sketch import STALE_S, Row, Table
 
 HOT = 1
 TICK_S = 0.1

@@ -46,7 +46,7 @@ from lbproxy.core.recency import Recency
 from lbproxy.core.retry import RetryBudget, RetryPolicy
 from lbproxy.core.ring import Ring, build_ring
 from lbproxy.core.sample import KeySample
-from lbproxy.core.sketch import Table, read_table, write_table
+from lbproxy.core.sketch import Table, merged, read_table, write_table
 from lbproxy.core.spec import BackendSpec, Pin, PoolSpec, UpstreamConnections
 
 # What the control plane says of a backend.
@@ -79,7 +79,7 @@ class Backend:
         self.name: Final = spec.name
         self.address = spec.address
         self.state = SERVING
-        self.eligible = True
+        self.eligible = False
         self.member = -1
         self.in_flight = 0
         self.tunnels = 0
@@ -112,8 +112,8 @@ class Account:
     """
 
     __slots__ = (
-        "_held", "_level", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "meter", "peers",
-        "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
+        "_held", "_held_elsewhere", "_level", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "meter",
+        "peers", "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -126,6 +126,7 @@ class Account:
         self.hot: Final = HotKeys()
         self.seen: Final[Callable[[int], None]] = self.meter.seen.append
         self._held: Final = self.meter.held
+        self._held_elsewhere: Final[dict[int, int]] = {}
         self.sessions: Recency | None = None
         self.sample: Final = KeySample()
         self.homes: Homes | None = None
@@ -180,16 +181,13 @@ class Account:
 
     def held_by_key(self, h: int) -> int:
         """What a key holds machine-wide: exact here, and as of the last tick elsewhere (hottest keys only)."""
-        held = self.meter.held.get(h, 0)
-        for table in self._tables_of_peers():
-            held += sum([row.held for row in table.rows if row.key == h])
-        return held
+        return self._held.get(h, 0) + self._held_elsewhere.get(h, 0)
 
     def tick(self, now: float, spec: PoolSpec, parts: Parts) -> None:
         """Smooth the level, measure the keys, and judge which are hot, where `parts` says how much the backends of a
         key can carry. Called on the coarse timer."""
-        others = sum([cells[self.row + POOL_IN_FLIGHT] for cells in self.peers])
-        self._level = self._smoothed.update(self.in_flight + others, now)
+        elsewhere = sum([cells[self.row + POOL_IN_FLIGHT] for cells in self.peers])
+        self._level = self._smoothed.update(self.in_flight + elsewhere, now)
         self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         self.sample.note(self.meter.seen, now)
         if spec.hot_keys.mode == "off" and spec.hot_keys.max_in_flight is None:
@@ -197,16 +195,20 @@ class Account:
             return
         table = self.meter.fold(now)
         write_table(self.cells, self.sketch_row, table)
+        others = self._tables_of_peers(now)
+        self._held_elsewhere.clear()
+        self._held_elsewhere.update({row.key: row.held for row in merged(others).rows if row.held})
         bound = spec.bounded_load
-        self.hot.judge(now, [table, *self._tables_of_peers()], parts, bound.factor, bound.min_gap)
+        self.hot.judge(now, [table, *others], parts, bound.factor, bound.min_gap)
 
     def requests(self) -> int:
         """The running count of requests that this worker has answered, for the retry budget."""
         return sum([self.cells[self.row + POOL_REQUESTS + code] for code in range(len(CODE_CLASSES))])
 
-    def _tables_of_peers(self) -> list[Table]:
+    def _tables_of_peers(self, now: float) -> list[Table]:
+        """What the other workers that live have published."""
         tables = [read_table(cells, self.sketch_row) for cells in self.peers]
-        return [table for table in tables if table is not None]
+        return [table for table in tables if table is not None and not table.is_stale(now)]
 
 
 @final
@@ -275,7 +277,7 @@ class Pool:
         self.key_limit: Final = spec.hot_keys.max_in_flight
         self.first_byte_s: Final = spec.timeout.first_byte
         self._spreads: Final = spec.hot_keys.mode == "spread"
-        self._reach: Final = account.hot.reach
+        self._reach: Final = account.hot.reach if spec.hot_keys.mode != "off" else {}
         self._replicas: Final[dict[int, tuple[Backend, ...]]] = {}
         self._bound = Bound([])
         self.eligible = 0
@@ -303,7 +305,11 @@ class Pool:
         if self.is_panicking:
             eligible = list(self.backends.values())
         chosen = set(eligible)
+        # One that comes (back) begins where the others are, or all requests without a key would go to it for a while.
+        served = min([backend.served for backend in eligible if backend.eligible], default=0.0)
         for backend in self.backends.values():
+            if backend in chosen and not backend.eligible:
+                backend.served = max(backend.served, served)
             backend.eligible = backend in chosen
         self.eligible = len(eligible)
         bounded = self.spec.bounded_load
@@ -374,9 +380,7 @@ class Pool:
     def _of_hot(self, h: int, reach: int) -> Backend | None:
         """Of the first `reach` eligible backends of a hot key, the least loaded by weight that is below its fair share;
         if they are all at it, the next one that is below."""
-        replicas = self._replicas.get(h)
-        if replicas is None:  # they change with what is eligible only
-            replicas = self._replicas[h] = tuple(self.replicas(h))
+        replicas = self._replicas_of(h)
         account = self.account
         total = account.total_with_one_more()
         below_share = self._bound.below_share
@@ -394,6 +398,13 @@ class Pool:
                 if load < backend.limit and below_share(backend.member, load, total):
                     return backend
         return best
+
+    def _replicas_of(self, h: int) -> tuple[Backend, ...]:
+        """The replicas of a hot key, remembered: they change only with what is eligible."""
+        replicas = self._replicas.get(h)
+        if replicas is None:
+            replicas = self._replicas[h] = tuple(self.replicas(h))
+        return replicas
 
     def walk(self, h: int) -> Iterator[Backend]:
         """The key's preference list: its owner, then the next distinct backends clockwise; those of the proxy's own
@@ -446,13 +457,34 @@ class Pool:
 
     def least_loaded(self, tried: Collection[Backend] = ()) -> tuple[Backend | None, int]:
         """The backend for a request without a key: the fewest in flight by weight, then the fewest served by weight,
-        so that an idle pool is used in proportion too."""
+        so that an idle pool is used in proportion too. When the pool prefers its own zone, one there that has room."""
+        best = self._least_loaded_at_home(tried) if self._at_home else None
+        if best is None:
+            everybody = self.backends.values()
+            best = self._least_loaded_of([each for each in everybody if each not in tried] if tried else everybody)
+        if best is not None:
+            best.served += 1.0 / best.weight
+        return best, NO_KEY
+
+    def _least_loaded_at_home(self, tried: Collection[Backend]) -> Backend | None:
+        load, total = self.account.load, self.account.total_with_one_more()
+        return self._least_loaded_of(
+            [
+                each
+                for each in self.backends.values()
+                if each.name in self._at_home
+                and each not in tried
+                and self._bound.has_room(each.member, load(each), total)
+            ]
+        )
+
+    def _least_loaded_of(self, candidates: Iterable[Backend]) -> Backend | None:
         account = self.account
         best: Backend | None = None
         best_load = best_served = 0.0
-        for backend in self.backends.values():
+        for backend in candidates:
             weight = backend.weight
-            if not backend.eligible or not weight or backend in tried:
+            if not backend.eligible or not weight:
                 continue
             load = account.load(backend)
             if load >= backend.limit:
@@ -460,9 +492,7 @@ class Pool:
             relative = load / weight
             if best is None or relative < best_load or (relative == best_load and backend.served < best_served):
                 best, best_load, best_served = backend, relative, backend.served
-        if best is not None:
-            best.served += 1.0 / best.weight
-        return best, NO_KEY
+        return best
 
     # Keys that are known.
 
@@ -527,27 +557,47 @@ class Pool:
     # The explanation.
 
     def explain(self, h: int) -> list[tuple[Backend, str]]:
-        """The whole preference list, each backend with the reason why it would or would not serve the key now."""
-        account = self.account
-        total = account.total_with_one_more()
-        reach = (self._reach[h] if self._spreads else 1) if h in self._reach else 0
-        hot = [backend for backend, _ in zip(self.replicas(h), range(reach), strict=False)]
-        return [(backend, self._reason(backend, h, total, hot)) for backend in self.walk(h)]
+        """The whole preference list, each backend with the reason why it would or would not serve the key now. The
+        reasons of those that would end in "may serve"; of these the first does, or of a hot key's the least loaded."""
+        total = self.account.total_with_one_more()
+        owner = self.owner(h)
+        hot = self._reasons_of_hot(h, total) if h in self._reach else {}
+        return [
+            (each, self._obstacle(each, h, each is owner) or hot.get(each) or self._reason_of_room(each, total))
+            for each in self.walk(h)
+        ]
 
-    def _reason(self, backend: Backend, h: int, total: int, hot: list[Backend]) -> str:
-        if not backend.eligible:
-            if backend.state == DRAINING:
-                return "draining, known sessions stay" if self.is_known(h) else "draining"
+    def _obstacle(self, backend: Backend, h: int, is_owner: bool) -> str:
+        """What speaks against a backend whatever the bound says, or for an owner that drains; "" nothing."""
+        if not backend.eligible and backend.state != DRAINING:
             return "not eligible"
-        load = self.account.load(backend)
-        if load >= backend.limit:
+        if self.account.load(backend) >= backend.limit:
             return f"at its max_in_flight of {backend.limit}"
-        if hot:
-            if backend not in hot:
-                return "not among the backends of this hot key"
-            if not self._bound.below_share(backend.member, load, total):
-                return "hot key: at its fair share"
-            return "hot key: may serve"
-        if not self._bound.has_room(backend.member, load, total):
+        if not backend.eligible:
+            return "draining, but the session is known: may serve" if is_owner and self.is_known(h) else "draining"
+        return ""
+
+    def _reasons_of_hot(self, h: int, total: int) -> dict[Backend, str]:
+        """Of each eligible backend of a hot key; none when all are at their fair shares, and the bound decides."""
+        reach = self._reach[h] if self._spreads else 1
+        replicas = self._replicas_of(h)
+        below = {
+            each
+            for each in replicas
+            if (load := self.account.load(each)) < each.limit and self._bound.below_share(each.member, load, total)
+        }
+        if not below:
+            return {}
+        is_full = not below.intersection(replicas[:reach])
+        following = next(each for each in replicas if each in below) if is_full else None
+        reasons = dict.fromkeys(replicas, "hot key: at its fair share")
+        reasons.update({each: "not among the backends of this hot key" for each in replicas[reach:] if each in below})
+        reasons.update({each: "hot key: may serve" for each in replicas[:reach] if each in below})
+        if following is not None:
+            reasons[following] = "hot key, and those before are at their fair share: may serve"
+        return reasons
+
+    def _reason_of_room(self, backend: Backend, total: int) -> str:
+        if not self._bound.has_room(backend.member, self.account.load(backend), total):
             return f"at its bound of {self._bound.slots(backend.member, total)} slots"
         return "may serve"

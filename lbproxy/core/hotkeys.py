@@ -38,7 +38,6 @@ from lbproxy.core.sketch import ROWS, Row, Sketch, Table, merged
 MEMORY_S: Final = 1.0
 HOLD_S: Final = 3.0
 LONGEST_HOLD_S: Final = 60.0
-STALE_S: Final = 2.0
 # A key is judged by no smaller a share than a sketch can tell from its own error.
 _SMALLEST_SHARE: Final = 1 / 256
 # A key that holds fewer seats than this is nobody's trouble, and half of them a backend has always room for.
@@ -197,7 +196,7 @@ class HotKeys:
         `parts` knows the weights along a key's list; `factor` and `min_gap` are the pool's bound. Tables of the past (a
         worker that has died) are left out.
         """
-        self.top = merged(table for table in tables if now - table.at_us / 1e6 <= STALE_S)
+        self.top = merged(table for table in tables if not table.is_stale(now))
         before = dict(self.reach)
         room = Room(self.top.work / 1e6 / MEMORY_S, factor, min_gap)
         for row in self._candidates():

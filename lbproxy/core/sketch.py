@@ -16,6 +16,9 @@ from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+# A table that is older than this is of a worker that has died.
+STALE_S: Final = 2.0
+
 
 @final
 class Sketch:
@@ -67,6 +70,10 @@ class Table:
     requests: int = 0
     work: int = 0
     rows: tuple[Row, ...] = ()
+
+    def is_stale(self, now: float) -> bool:
+        """Whether it is of the past, because its worker has died."""
+        return now - self.at_us / 1e6 > STALE_S
 
 
 ROWS: Final = 64
