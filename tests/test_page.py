@@ -480,6 +480,10 @@ def test_the_ring_is_drawn_as_it_is(number: int) -> None:
     assert all(sum(each) == picture.PLACES and len(each) % 2 == 0 for each in dashes)
     assert sum(sum(each[::2]) for each in dashes) == picture.PLACES, "every place is drawn once"
     assert len(dashes) == (number if number <= picture.MOST_TRACKS else picture.TONES)
+    circles = re.findall(r'<circle class="(\w+)[^"]*".*? r="([\d.]+)"', drawn)
+    for radius in {radius for _, radius in circles}:
+        kinds = [kind for kind, each in circles if each == radius]
+        assert kinds == ["bed", *["track"] * (len(kinds) - 1)], "nothing is covered"
 
 
 def test_an_empty_ring_has_a_bed_and_no_arcs() -> None:

@@ -24,6 +24,7 @@ CENTRE: Final = BOX // 2
 _OUTER: Final = 146.0
 _INNER: Final = 84.0
 _BAND: Final = 126.0
+_BAND_WIDTH: Final = 24.0
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
@@ -51,35 +52,44 @@ def encoded(places: Sequence[int]) -> str:
 
 def ring_circle(names: Sequence[str], ring: Ring, places: Sequence[int]) -> str:
     """The circles. `names` are the pool's backends in the order of its table."""
-    parts = [f'<g transform="rotate(-90 {CENTRE} {CENTRE})">']
-    if has_tracks(len(names)):
-        pitch = (_OUTER - _INNER) / max(len(names), 3)
-        member = {name: index for index, name in enumerate(ring.names)}
-        for index, name in enumerate(names):
-            radius = _OUTER - pitch * (index + 0.5)
-            wanted = [owner == member.get(name) for owner in places]
-            parts.append(_dashes(f"track {swatch(index, len(names))}", radius, pitch - 1.5, wanted, name))
-    else:
-        tones = [[owner % TONES == tone for owner in places] for tone in range(TONES)]
-        parts += [_dashes(f"track t{tone}", _BAND, 24, wanted, "") for tone, wanted in enumerate(tones)]
-    parts.append("</g>")
-    return "".join(parts)
+    circles = _tracks(names, ring, places) if has_tracks(len(names)) else _band(places)
+    return f'<g transform="rotate(-90 {CENTRE} {CENTRE})">{"".join(circles)}</g>'
 
 
-def _dashes(kind: str, radius: float, width: float, wanted: Sequence[bool], name: str) -> str:
-    whose = f' data-backend="{escape(name)}"' if name else ""
-    bed = f'<circle class="bed"{whose} cx="{CENTRE}" cy="{CENTRE}" r="{radius:.1f}" stroke-width="{width:.1f}"/>'
-    lengths = [(is_own, len(list(run))) for is_own, run in groupby(wanted)]
-    if not any(is_own for is_own, _ in lengths):
-        return bed
-    dashes = ("" if lengths[0][0] else "0 ") + " ".join([str(length) for _, length in lengths])
+def _tracks(names: Sequence[str], ring: Ring, places: Sequence[int]) -> Iterator[str]:
+    """A circle for each backend, the first outermost."""
+    pitch = (_OUTER - _INNER) / max(len(names), 3)
+    member = {name: index for index, name in enumerate(ring.names)}
+    for index, name in enumerate(names):
+        place = f'data-backend="{escape(name)}" {_circle(_OUTER - pitch * (index + 0.5), pitch - 1.5)}'
+        yield f'<circle class="bed" {place}/>'
+        yield _dashes(f"track {swatch(index, len(names))}", place, [owner == member.get(name) for owner in places])
+
+
+def _band(places: Sequence[int]) -> Iterator[str]:
+    """One circle for all."""
+    place = _circle(_BAND, _BAND_WIDTH)
+    yield f'<circle class="bed" {place}/>'
+    for tone in range(TONES):
+        yield _dashes(f"track t{tone}", place, [owner % TONES == tone for owner in places])
+
+
+def _circle(radius: float, width: float) -> str:
+    return f'cx="{CENTRE}" cy="{CENTRE}" r="{radius:.1f}" stroke-width="{width:.1f}"'
+
+
+def _dashes(kind: str, place: str, wanted: Sequence[bool]) -> str:
+    """A circle whose stroke is there at the wanted places only."""
+    lengths = [(is_wanted, len(list(run))) for is_wanted, run in groupby(wanted)]
+    if not any(is_wanted for is_wanted, _ in lengths):
+        return ""
+    dashes = [] if lengths[0][0] else [0]
+    dashes += [length for _, length in lengths]
     # An odd number of lengths would be repeated with dashes and gaps swapped.
-    if len(dashes.split()) % 2:
-        dashes += " 0"
-    return (
-        f'{bed}<circle class="{kind}"{whose} cx="{CENTRE}" cy="{CENTRE}" r="{radius:.1f}" stroke-width="{width:.1f}" '
-        f'pathLength="{PLACES}" stroke-dasharray="{dashes}"/>'
-    )
+    if len(dashes) % 2:
+        dashes.append(0)
+    text = " ".join(map(str, dashes))
+    return f'<circle class="{kind}" {place} pathLength="{PLACES}" stroke-dasharray="{text}"/>'
 
 
 def share_bar(expected: float, observed: float, scale: float) -> str:

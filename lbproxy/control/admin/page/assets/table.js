@@ -25,6 +25,7 @@ export class Table {
       button.addEventListener("click", () => this.sortBy(head.dataset.sort));
       head.append(button);
     }
+    pool.querySelector(".backends").toggleAttribute("data-ui-alone", this.rows().length < 2);
     this.sort();
     this.refresh();
   }
