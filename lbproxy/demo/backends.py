@@ -87,7 +87,10 @@ class DemoBackend:
         number = 0
         while True:
             number += 1
-            await response.write(f"id: {number}\ndata: {json.dumps(greeting)}\n\n".encode())
+            try:
+                await response.write(f"id: {number}\ndata: {json.dumps(greeting)}\n\n".encode())
+            except ConnectionResetError:  # the client has had enough
+                return response
             await asyncio.sleep(EVENT_INTERVAL_S)
 
     async def _echo(self, request: web.Request) -> web.StreamResponse:
