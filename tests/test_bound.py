@@ -103,6 +103,28 @@ class TestSlots:
             assert bound.below_share(member, held, total) == (held < fair_share(pool, member, total))
             assert bound.below_share(member, held, total) == hard.has_room(member, held, total)
 
+    @given(pools, st.data(), st.integers(1, 3000), factors, gaps)
+    def test_parts_of_different_wholes(
+        self, pool: list[float], data: st.DataObject, total: int, factor: float, gap: int | None
+    ) -> None:
+        """Every group is a pool of its own, as far as its members' parts go; each has a seat for whatever there is."""
+        groups = data.draw(st.lists(st.integers(0, 1), min_size=len(pool), max_size=len(pool)))
+        members = {
+            group: [each for each in range(len(pool)) if groups[each] == group and pool[each]] for group in groups
+        }
+        wholes = [
+            sum((written(pool[other]) for other in members[group]), start=Fraction(0)) or Fraction(1)
+            for group in groups
+        ]
+        bound = Bound(pool, factor, gap, wholes)
+        for group, inside in members.items():
+            if inside:
+                alone = Bound([pool[each] if groups[each] == group else 0.0 for each in range(len(pool))], factor, gap)
+                slots = [bound.slots(each, total) for each in inside]
+                assert slots == [alone.slots(each, total) for each in inside]
+                assert sum(each or 0 for each in slots) >= total
+                assert [bound.share(each) for each in inside] == pytest.approx([alone.share(each) for each in inside])
+
     @pytest.mark.parametrize(
         ("total", "gap", "slots"),
         [
