@@ -25,6 +25,7 @@ from lbproxy.control.config import ConfigError
 from lbproxy.control.source import Source
 from lbproxy.core.spec import Address, Config
 from lbproxy.instance import Instance
+from lbproxy.notify import Notifier
 from lbproxy.observe.journal import Journal, LoggingBridge, Stderr, describe
 from lbproxy.sockets import CannotListen, Listening, listen
 from lbproxy.supervisor import CannotStart, Supervisor
@@ -83,6 +84,15 @@ class Server:
         """End at once."""
         await self.instance.abort()
         await self._close()
+
+    def status_line(self) -> str:
+        """How it stands, in one line for the service manager."""
+        supervisor, last = self.supervisor, self.instance.reloader.last
+        places = ", ".join(supervisor.addresses.values())
+        line = f"{len(supervisor.statuses())} workers serve {places}, generation {supervisor.generation}"
+        if last is not None and last.outcome == "refused":
+            line += f"; the last reload was refused: {last.problems[0]}"
+        return line
 
     async def _start_admin(self, config: Config) -> None:
         spec = config.admin
@@ -156,14 +166,21 @@ async def serve(server: Server) -> int:
     stop = asyncio.create_task(_either(signals.stop, server.instance.stop_wanted))
     abort = asyncio.create_task(signals.abort.wait())
     starting = asyncio.create_task(server.start())
+    notifier = Notifier()
+    living: asyncio.Task[None] | None = None
     try:
         await _first(starting, stop)
         if starting.done():
             starting.result()
+            server.instance.reloader.on_begin = notifier.reloading
+            server.instance.reloader.on_end = lambda: notifier.ready(server.status_line())
+            notifier.ready(server.status_line())
+            living = asyncio.create_task(notifier.keep_alive())
             reloading = asyncio.create_task(signals.reload())
             await _first(stop)
             reloading.cancel()
         starting.cancel()
+        notifier.stopping("draining")
         stopping = asyncio.create_task(server.stop())
         await _first(stopping, abort)
         if stopping.done():
@@ -178,8 +195,9 @@ async def serve(server: Server) -> int:
         raise
     finally:
         logging.getLogger().removeHandler(bridge)
-        for task in (stop, abort):
-            task.cancel()
+        for task in (stop, abort, living):
+            if task is not None:
+                task.cancel()
 
 
 def _tell_exception(journal: Journal, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -61,6 +61,9 @@ class Reloader:
         self._journal = journal
         self._wall = wall
         self._turn = asyncio.Lock()
+        # Called when a reload begins, and when it has ended, whatever came of it.
+        self.on_begin: Callable[[], None] = _nothing
+        self.on_end: Callable[[], None] = _nothing
         self.status = ReloadStatus(dict.fromkeys(RELOAD_RESULTS, 0), True, wall())
 
     @property
@@ -71,12 +74,16 @@ class Reloader:
     async def reload(self) -> ReloadResult:
         """Do it, after any that is under way. Never raises for what a file can hold."""
         async with self._turn:
-            result = await self._reload()
-            counts = dict(self.status.counts)
-            counts[result.outcome] += 1
-            self.last = result
-            self.status = ReloadStatus(counts, result.outcome != "refused", self._wall())
-            return result
+            self.on_begin()
+            try:
+                result = await self._reload()
+                counts = dict(self.status.counts)
+                counts[result.outcome] += 1
+                self.last = result
+                self.status = ReloadStatus(counts, result.outcome != "refused", self._wall())
+                return result
+            finally:
+                self.on_end()
 
     async def _reload(self) -> ReloadResult:
         try:
@@ -104,3 +111,7 @@ class Reloader:
         if len(problems) > MAX_TOLD:
             self._journal.error("configuration refused", more_problems=len(problems) - MAX_TOLD)
         return ReloadResult("refused", problems)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
