@@ -598,6 +598,45 @@ class TestLeastLoaded:
         return backend.name
 
 
+class TestTunnels:
+    @pytest.mark.parametrize(("weight", "seats"), [(0.0, 0), (0.1, 1), (0.3, 4), (1.0, 14), (2.5, 35)])
+    def test_they_count_apart_with_a_weight_of_their_own(self, weight: float, seats: int) -> None:
+        here, there = machine(pool_spec(3, bounded_load=BoundedLoad(1.25, 0, weight)), workers=2)
+        account, backend = here.account, here.backends["b2"]
+        for number in range(14):
+            account.acquire(backend, KEYS[number])
+            account.begin_tunnel(backend, KEYS[number], weight)
+        account.acquire(backend, -1)
+        assert backend.in_flight == account.in_flight == seats + 1
+        assert there.account.load(there.backends["b2"]) == there.account.total_with_one_more() - 1 == seats + 1
+        assert account.meter.held == {}
+        for _ in range(14):
+            account.end_tunnel(backend, weight)
+        assert backend.in_flight == account.in_flight == 1
+        assert there.account.load(there.backends["b2"]) == 1
+
+    def test_a_new_weight_counts_for_those_that_are_open(self) -> None:
+        spec = pool_spec(2, bounded_load=BoundedLoad(tunnel_weight=1.0))
+        pool = one(spec)
+        backend = pool.backends["b1"]
+        for _ in range(10):
+            pool.account.acquire(backend, -1)
+            pool.account.begin_tunnel(backend, -1, 1.0)
+        heavier = replace(spec, bounded_load=BoundedLoad(tunnel_weight=0.5))
+        Pool(heavier, pool.account, pool.backends, pool)
+        assert backend.in_flight == pool.account.in_flight == 5
+        pool.account.end_tunnel(backend, 0.5)
+        assert backend.in_flight == 4
+
+    def test_those_of_weight_turn_requests_away(self) -> None:
+        pool = one(pool_spec(4, bounded_load=BoundedLoad(1.25, 0, 0.5)))
+        h = key_of(pool, "b1")
+        for _ in range(12):
+            pool.account.acquire(pool.backends["b1"], -1)
+            pool.account.begin_tunnel(pool.backends["b1"], -1, 0.5)
+        assert picked(pool, h) == (names(pool.walk(h))[1], SPILL_FULL)
+
+
 # The explanation, and everything at once
 
 ZONES = ("", "a", "b", "c")

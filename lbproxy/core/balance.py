@@ -63,7 +63,8 @@ class Backend:
 
     `idle` holds its idle connections, the one used last at the right end; only the data plane looks into it. `keep`
     says how many of them and for how long, None when the backend is in no pool any more. `errors` counts failures in a
-    row. `served` is the virtual time of the balance for requests without a key: requests served over weight.
+    row. `served` is the virtual time of the balance for requests without a key: requests served over weight. Of its
+    `in_flight`, `tunnel_seats` are what its `tunnels` count as.
     """
 
     __slots__ = (
@@ -72,7 +73,7 @@ class Backend:
         # from the configuration and the control plane
         "eligible", "keep", "limit", "member", "row", "spec", "state", "weight",
         # the account
-        "connections", "errors", "idle", "in_flight", "served", "tunnels",
+        "connections", "errors", "idle", "in_flight", "served", "tunnel_seats", "tunnels",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, row: int, weight: float) -> None:
@@ -83,6 +84,7 @@ class Backend:
         self.member = -1
         self.in_flight = 0
         self.tunnels = 0
+        self.tunnel_seats = 0
         self.connections = 0
         self.errors = 0
         self.served = 0.0
@@ -179,6 +181,29 @@ class Account:
             else:
                 del held[h]
 
+    def begin_tunnel(self, backend: Backend, h: int, weight: float) -> None:
+        """An exchange has become a tunnel: it gives its seat back, and all the backend's tunnels together count as
+        `weight` seats each, rounded down."""
+        self.release(backend, h)
+        backend.tunnels += 1
+        self.count_tunnels(backend, weight)
+
+    def end_tunnel(self, backend: Backend, weight: float) -> None:
+        """A tunnel has ended."""
+        backend.tunnels -= 1
+        self.count_tunnels(backend, weight)
+
+    def count_tunnels(self, backend: Backend, weight: float) -> None:
+        """Bring the seats of a backend's tunnels up to date."""
+        seats = int(round(weight * backend.tunnels, 6))
+        by = seats - backend.tunnel_seats
+        if by:
+            backend.tunnel_seats = seats
+            backend.in_flight += by
+            self.in_flight += by
+            self.cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
+            self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+
     def held_by_key(self, h: int) -> int:
         """What a key holds machine-wide: exact here, and as of the last tick elsewhere (hottest keys only)."""
         return self._held.get(h, 0) + self._held_elsewhere.get(h, 0)
@@ -258,6 +283,8 @@ class Pool:
         for member, backend in enumerate(self._by_member):
             backend.member = member
             backend.keep = spec.connections
+            if backend.tunnels:
+                account.count_tunnels(backend, spec.bounded_load.tunnel_weight)
         self._home_ring: Final = self._ring_of(zone) if spec.prefer_local and zone else None
         ring = self._home_ring or self.ring
         self._at_home: Final = frozenset(self._home_ring.names if self._home_ring is not None else ())
