@@ -205,7 +205,9 @@ class Instance(Views):
 
     async def plan_text(self, text: bytes | None) -> Document:
         try:
-            if text is None:
+            if text is None and not self.source.is_file:
+                config = self.supervisor.config
+            elif text is None:
                 config = await asyncio.to_thread(Source(self.source.path).load)
             else:
                 config = await asyncio.to_thread(_config_of, text)

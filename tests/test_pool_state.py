@@ -244,6 +244,25 @@ def test_with_session_drain_weight_nothing_keeps_its_tokens_until_the_last_sessi
     assert (story.state.states["b1"], story.state.weights["b1"]) == (DRAINING, 0.0)
 
 
+def test_a_drain_that_is_taken_back_before_it_is_empty_sends_nobody_away() -> None:
+    story = Story(spec("b1", "b2", "b3", session_drain=60.0, slow_start=10.0, pace=0.05 / 60))
+    story.up("b1", "b2", "b3")
+    story.overrides.put(decided("b1", "drain"))
+    story.advance("override")
+    story.state.observe_traffic("b1", 9, 1, story.now)
+    story.overrides.take_back("api", "b1")
+    story.advance("override")
+    assert (story.state.states["b1"], story.state.weights["b1"]) == (SERVING, 1.0)
+    # One that is empty comes back like any other.
+    story.overrides.put(decided("b1", "drain"))
+    story.advance("override")
+    for second in (0, 61):
+        story.state.observe_traffic("b1", 9, 0, story.now + second)
+    story.overrides.take_back("api", "b1")
+    story.advance("override")
+    assert story.state.weights["b1"] < 0.1
+
+
 def test_an_ejected_backend_is_out_and_comes_back() -> None:
     story = Story(spec("b1", "b2", "b3", ejection=Ejection(base=10.0)))
     story.up("b1", "b2", "b3")

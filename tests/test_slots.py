@@ -166,7 +166,8 @@ async def test_gauges_of_a_dead_worker_are_zeroed_and_counters_stay() -> None:
         os.kill(supervisor.statuses()[0].pid, signal.SIGKILL)
         await until_true(lambda: supervisor.restarts)
         assert [cells[pool + offset] for offset in range(10)] == [7, 7, 7, 7, 7, 0, 7, 0, 7, 7]
-        assert [event for _, event, _ in made.events] == ["worker ready", "worker ended"]
+        events = [event for _, event, _ in made.events]
+        assert [event for event in events if event.startswith("worker ")] == ["worker ready", "worker ended"]
 
 
 @on_uvloop

@@ -149,13 +149,11 @@ class PoolState:
 
     def advance(self, now: float, cause: str = "") -> Change:
         """Let everything that is known take effect. `cause` is why weights change, if not because time has passed."""
-        for name in self._backends:
-            self.health.observe_drain(name, self.is_draining(name))
-            if not self.is_draining(name):
-                self._leaving.pop(name, None)
-            elif name not in self._leaving:
-                self._leaving[name] = _Leaving(-1, now)
+        lingering = self._observe_drains(now)
         due = self.health.advance(now)
+        for name in lingering:
+            # Its sessions have never left it: to give it its tokens slowly would send them away first.
+            self.health.backends[name].since = float("-inf")
         serving = frozenset(self.health.serving(now))
         weights, why = self._weigh(serving, now)
         flips = self._flips(now)
@@ -165,6 +163,19 @@ class PoolState:
         self._joining -= serving
         self.due = self._next(due, now)
         return change
+
+    def _observe_drains(self, now: float) -> list[str]:
+        """Take note of who is to drain. Returns those that no longer are and still have their sessions."""
+        lingering = []
+        for name in self._backends:
+            self.health.observe_drain(name, self.is_draining(name))
+            if self.is_draining(name):
+                self._leaving.setdefault(name, _Leaving(-1, now))
+                continue
+            leaving = self._leaving.pop(name, None)
+            if leaving is not None and self.spec.session_drain and not leaving.is_empty:
+                lingering.append(name)
+        return lingering
 
     def _state(self, name: str, serving: frozenset[str], now: float) -> int:
         if name in serving:
