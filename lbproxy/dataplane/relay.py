@@ -395,9 +395,7 @@ class Exchange:
         assert pool is not None
         assert backend is not None
         status = parser.status
-        if status < 500:
-            backend.errors = 0
-        elif is_tried_elsewhere(self, status):
+        if status >= 500 and is_tried_elsewhere(self, status):
             return
         now = monotonic()
         self.first_byte_us = int((now - self.sent) * 1e6)
@@ -567,6 +565,8 @@ class Exchange:
         upstream = self.upstream
         if upstream is not None:
             self.upstream = None
+            if is_answered and self.status < 500:  # a good answer is one that has come whole
+                upstream.backend.errors = 0
             upstream.release(is_answered and self.down == DONE)
         elif self.is_waiting:
             self.leave_queue()

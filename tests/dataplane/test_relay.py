@@ -1188,3 +1188,18 @@ async def test_a_request_whose_first_backend_is_dead_waits_for_a_seat_of_another
             got = await asyncio.gather(*map(proxy.ask, users))
             assert {parts(response)[0] for response in got} == {200}
             assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+
+
+async def test_answers_that_are_cut_each_time_are_failures_in_a_row() -> None:
+    reports: list[tuple[str, str, str]] = []
+    cut_short = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+    async with (
+        backend(answering(cut_short, close=True)) as b0,
+        running(
+            replace(pool_of(b0.port), ejection=Ejection(consecutive_errors=3)),
+            report=lambda *facts: reports.append(facts),
+        ) as proxy,
+    ):
+        for _ in range(3):
+            await proxy.ask(request())
+    assert reports == [("p", "b0", "closed_early")]
