@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import httptools
 
@@ -38,7 +38,7 @@ _KNOWN_METHODS: Final = frozenset(
 )  # fmt: skip
 
 
-_Parser = httptools.HttpRequestParser | httptools.HttpResponseParser
+_Parser: TypeAlias = httptools.HttpRequestParser | httptools.HttpResponseParser
 
 
 class _Sink:
