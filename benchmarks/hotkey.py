@@ -78,7 +78,12 @@ SETTINGS: Final = (Setting(200), Setting(1000, "bounded_load: {min_gap: 0}"))
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One phase's figures. `found_s` and `forgotten_s` are None without a hot user, or when it did not come to it."""
+    """One phase's figures. `found_s` and `forgotten_s` are None without a hot user, or when it did not come to it.
+
+    `busiest` and `peak` are over the mean of what the backends held. That is less than what the clients have asked for,
+    by what is on its way; on a busy machine by a good deal. So the bound is judged by `peak_held`, the most that one
+    backend held, against the clients' number.
+    """
 
     clients: int
     min_gap: str
@@ -89,6 +94,7 @@ class Point:
     in_flight: float
     busiest: float
     peak: float
+    peak_held: int
     p99_ms: float
     p99_ratio: float
     found_s: float | None
@@ -106,8 +112,8 @@ class Point:
             found.append(f"not found within {FOUND_WITHIN_S:g} s")
         if self.hot and (self.forgotten_s is None or self.forgotten_s > FORGOTTEN_WITHIN_S):
             found.append(f"not forgotten within {FORGOTTEN_WITHIN_S:g} s")
-        if self.min_gap == "0" and self.peak > PEAK_AT_MOST:
-            found.append(f"peak above {PEAK_AT_MOST:g}")
+        if self.min_gap == "0" and self.peak_held > PEAK_AT_MOST * self.clients / BACKENDS:
+            found.append(f"a backend held {self.peak_held}, more than {PEAK_AT_MOST:g} times its part")
         if self.p99_ratio > P99_AT_MOST:
             found.append(f"p99 above {P99_AT_MOST:g} of that without a hot user")
         if self.errors:
@@ -220,6 +226,7 @@ def _point(setting: Setting, phase: Phase, cold: Phase, watch: _Watch, began: fl
         in_flight=phase.in_flight,
         busiest=phase.busiest_over_mean,
         peak=phase.peak_over_mean,
+        peak_held=max(phase.peak),
         p99_ms=phase.p99_s() * 1e3,
         p99_ratio=phase.p99_s() / cold.p99_s() if cold.p99_s() else 0.0,
         found_s=watch.first(phase.hot, True, began) if hot else None,
@@ -232,9 +239,9 @@ def _point(setting: Setting, phase: Phase, cold: Phase, watch: _Watch, began: fl
 def table(points: Sequence[Point]) -> str:
     """The figures in Markdown."""
     lines = [
-        "| in flight | min_gap | hot share | neighbours away | others away | hot user away | busiest | peak | p99, ms "
-        "| of cold | found | forgotten |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| in flight | min_gap | hot share | neighbours away | others away | hot user away | busiest | peak | held "
+        "| p99, ms | of cold | found | forgotten |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for point in points:
         cells = [
@@ -246,6 +253,7 @@ def table(points: Sequence[Point]) -> str:
             _share(point.hot_away),
             f"{point.busiest:.2f}",
             f"{point.peak:.2f}",
+            str(point.peak_held),
             f"{point.p99_ms:.0f}",
             f"{point.p99_ratio:.2f}",
             _seconds(point.found_s),

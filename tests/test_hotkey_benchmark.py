@@ -60,8 +60,10 @@ def test_the_proxy_is_given_ten_backends_and_its_defaults(tmp_path: Path, settin
 
 
 def test_a_figure_that_is_not_as_it_must_be_is_named() -> None:
-    good = Point(1000, "0", 0.2, 0.0, 0.001, 0.8, 1000.0, 1.02, 1.25, 210.0, 1.01, 0.5, 4.0, 50_000, 0)
+    good = Point(1000, "0", 0.2, 0.0, 0.001, 0.8, 1000.0, 1.02, 1.25, 125, 210.0, 1.01, 0.5, 4.0, 50_000, 0)
     assert good.complaints() == []
-    bad = Point(1000, "0", 0.2, 0.02, 0.001, 0.8, 1000.0, 1.02, 1.31, 410.0, 1.9, 3.0, None, 50_000, 7)
+    bad = Point(1000, "0", 0.2, 0.02, 0.001, 0.8, 1000.0, 1.02, 1.31, 131, 410.0, 1.9, 3.0, None, 50_000, 7)
     assert len(bad.complaints()) == 6
-    assert table([good]).splitlines()[-1].startswith("| 1000 | 0 | 20% | 0.00 % | 0.10 % | 80.00 % | 1.02 | 1.25 |")
+    assert (
+        table([good]).splitlines()[-1].startswith("| 1000 | 0 | 20% | 0.00 % | 0.10 % | 80.00 % | 1.02 | 1.25 | 125 |")
+    )
