@@ -167,6 +167,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     demo.add_argument(
         "--port", type=_whole(0, 65535), metavar="P", help="the proxy's port (default: 8080, or a free one)"
     )
+    demo.add_argument("--calm", action="store_true", help="no user that runs hot, no backend that dies")
     demo.set_defaults(command=_demo)
 
     check = commands.add_parser(
@@ -270,7 +271,7 @@ def _run_proxy(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from lbproxy.demo.app import run
 
-    return run(arguments.seconds, arguments.backends, arguments.port)
+    return run(arguments.seconds, arguments.backends, arguments.port, arguments.calm)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -253,8 +253,8 @@ def test_run_with_a_bad_file(calls: list[object], capsys: Output, bad: str) -> N
 
 def test_demo_hands_on_its_options(calls: list[object]) -> None:
     assert cli.main(["demo"]) == 0
-    assert cli.main(["demo", "--seconds", "1.5", "--backends", "4", "--port", "8080"]) == 0
-    assert calls == [(None, 3, None), (1.5, 4, 8080)]
+    assert cli.main(["demo", "--seconds", "1.5", "--backends", "4", "--port", "8080", "--calm"]) == 0
+    assert calls == [(None, 3, None, False), (1.5, 4, 8080, True)]
 
 
 def test_an_interrupt_says_nothing(calls: list[object], capsys: Output) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import secrets
 import signal
 import sys
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import uvloop
 
 from lbproxy.control.source import Source
+from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import Address
 from lbproxy.demo.backends import KEY_HEADER, DemoBackend
+from lbproxy.demo.drama import Drama
 from lbproxy.demo.table import Picture, Screen, picture
-from lbproxy.demo.traffic import Traffic
+from lbproxy.demo.traffic import HOT_USER, Traffic
 from lbproxy.observe.journal import Stderr
 from lbproxy.server import Server
 from lbproxy.sockets import CannotListen, listen
@@ -37,11 +42,13 @@ listen: {{bind: 127.0.0.1:{port}, trusted_proxies: [127.0.0.1]}}   # trusted, so
 workers: {workers}
 pools:
   {pool}:
-    bounded_load: {{min_gap: 20}}   # the demo's own load is small; chance alone shall not make it spill
+    bounded_load: {{min_gap: 12}}   # the demo's own load is small; chance alone shall not make it spill
+    health: {{path: /healthz, interval: 500ms, hold: 1s, longest_hold: 3s, forgive: 20s}}
+    ejection: {{base: 3s}}
     backends:
 {backends}
 headers: {{debug_headers: true}}
-admin: {{listen: 127.0.0.1:{admin_port}}}
+admin: {{listen: "127.0.0.1:{admin_port}", token_file: "{token_file}"}}
 log: {{level: warning, access: {{path: ""}}}}
 drain: {{timeout: 300ms}}
 """
@@ -58,20 +65,25 @@ _INVITATION: Final = """\
   curl http://{admin}/metrics                              what Prometheus sees
   curl http://{admin}/v1/pools                             the same as JSON
 
-Ctrl-C ends it.
+Watch it in a browser: http://{admin}/    (the token for changing weights there: {token})
+{drama}Ctrl-C ends it.
 """
 
 
-def run(seconds: float | None, backends: int, port: int | None) -> int:
-    """Run the demo for so long, or until Ctrl-C; returns the exit code. `port` None: 8080, or a free one."""
+_DRAMA: Final = "Now and then a user runs hot, or a backend dies and returns; --calm does without. "
+
+
+def run(seconds: float | None, backends: int, port: int | None, is_calm: bool = False) -> int:
+    """Run the demo for so long, or until Ctrl-C; returns the exit code. `port` None: 8080, or a free one. `is_calm`:
+    nobody runs hot, and no backend dies."""
     try:
-        return uvloop.run(_main(seconds, backends, port))
+        return uvloop.run(_main(seconds, backends, port, is_calm))
     except CannotStart as error:
         print(f"lbproxy: {error}", file=sys.stderr)
         return 1
 
 
-async def _main(seconds: float | None, count: int, port: int | None) -> int:
+async def _main(seconds: float | None, count: int, port: int | None, is_calm: bool) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -81,13 +93,16 @@ async def _main(seconds: float | None, count: int, port: int | None) -> int:
         for backend in backends:
             stack.push_async_callback(backend.stop)
             await backend.start()
-        source = Source("demo", _config(backends, port))
-        server = Server(source.load(), source, Stderr("warning"))
+        token = secrets.token_urlsafe(9)
+        token_file = Path(stack.enter_context(TemporaryDirectory(prefix="lbproxy-demo-"))) / "token"
+        token_file.write_text(token)
+        source = Source("demo", _config(backends, port, token_file))
+        server = Server(source.load(), source, Stderr("error"))  # the rest is on the page, and would be in the table
         stack.push_async_callback(server.stop)
         await _unless(stop, server.start())
         if not stop.is_set():
-            _invite(server, len(backends), port)
-            await _unless(stop, _play(server, seconds))
+            _invite(server, len(backends), port, token, is_calm)
+            await _unless(stop, _play(server, seconds, None if is_calm else backends))
     return 0
 
 
@@ -104,7 +119,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait((task,))
 
 
-def _config(backends: Sequence[DemoBackend], port: int | None) -> str:
+def _config(backends: Sequence[DemoBackend], port: int | None, token_file: Path) -> str:
     """The configuration, as a file would say it. The last of several backends has twice the weight."""
     lines = [
         f"      - {{name: {backend.name}, url: http://127.0.0.1:{backend.port}, weight: {weight}}}"
@@ -116,6 +131,7 @@ def _config(backends: Sequence[DemoBackend], port: int | None) -> str:
         pool=POOL,
         backends="\n".join(lines),
         admin_port=_free(ADMIN_PORT),
+        token_file=token_file,
     )
 
 
@@ -132,36 +148,55 @@ def _free(port: int) -> int:
     return port
 
 
-def _invite(server: Server, count: int, port: int | None) -> None:
+def _invite(server: Server, count: int, port: int | None, token: str, is_calm: bool) -> None:
     (proxy,) = server.supervisor.addresses.values()
     admin = server.admin_address
     if port is None and proxy != f"127.0.0.1:{PORT}":
         print(f"Port {PORT} is taken; the proxy listens on {proxy}.")
     if admin != f"127.0.0.1:{ADMIN_PORT}":
         print(f"Port {ADMIN_PORT} is taken; the admin API listens on {admin}.")
-    print(_INVITATION.format(count=_counted(count), proxy=proxy, admin=admin, header=KEY_HEADER), flush=True)
+    text = _INVITATION.format(
+        count=_counted(count),
+        proxy=proxy,
+        admin=admin,
+        header=KEY_HEADER,
+        token=token,
+        drama="" if is_calm else _DRAMA,
+    )
+    print(text, flush=True)
 
 
 def _counted(count: int) -> str:
     return f"{count} backends" if count > 1 else "1 backend"
 
 
-async def _play(server: Server, seconds: float | None) -> None:
-    """Send traffic and show where it goes."""
+async def _play(server: Server, seconds: float | None, backends: Sequence[DemoBackend] | None) -> None:
+    """Send traffic and show where it goes; with drama if these are the `backends` for it."""
     (proxy,) = server.supervisor.addresses.values()
     traffic = Traffic(f"http://{proxy}/")
     screen = Screen(sys.stdout)
     began = time.monotonic()
     end = began + seconds if seconds is not None else math.inf
-    running = asyncio.create_task(traffic.run())
+    running = {asyncio.create_task(traffic.run())}
+    if backends is not None:
+        running.add(asyncio.create_task(Drama(traffic, _victim(server, backends)).run()))
     try:
         while (left := end - time.monotonic()) > LEAST_S:
             await asyncio.sleep(min(REDRAW_S, left))
             screen.show(_picture(server, traffic), time.monotonic() - began)
     finally:
-        running.cancel()
-        await asyncio.wait((running,))
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+
+
+def _victim(server: Server, backends: Sequence[DemoBackend]) -> DemoBackend | None:
+    """The backend that may die: the first on which the hot user does not live."""
+    owner = server.supervisor.snapshot.pools[POOL].owner(hash_key(HOT_USER.encode()))
+    return next((backend for backend in backends if owner is not None and backend.name != owner.name), None)
 
 
 def _picture(server: Server, traffic: Traffic) -> Picture:
-    return picture(server.instance.pools()["pools"][0], traffic.homes, len(traffic.moved), traffic.failures)
+    view = server.instance
+    keys = view.hot_keys(POOL)["keys"]
+    return picture(view.pools()["pools"][0], traffic.homes, len(traffic.moved), traffic.failures, keys)

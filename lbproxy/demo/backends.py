@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections import Counter
 from typing import Any, Final
 
@@ -22,6 +23,34 @@ class DemoBackend:
         self.name = name
         self.requests: Counter[str] = Counter()
         self.port = 0
+        # Keeps the port while nobody listens on it.
+        self._place: socket.socket | None = None
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._runner is not None
+
+    async def start(self) -> None:
+        """Listen on a free loopback port."""
+        self._place = _bound(0)
+        self.port = self._place.getsockname()[1]
+        await self.revive()
+
+    async def stop(self) -> None:
+        """Give everything back."""
+        await self.die()
+        if self._place is not None:
+            self._place.close()
+
+    async def die(self) -> None:
+        """Break off everything and refuse connections."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def revive(self) -> None:
+        """Listen on the same port as before."""
         app = web.Application(client_max_size=0)
         app.add_routes(
             [
@@ -36,15 +65,8 @@ class DemoBackend:
             ]
         )
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1)
-
-    async def start(self) -> None:
-        """Listen on a free loopback port."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port = self._runner.addresses[0][1]
-
-    async def stop(self) -> None:
-        await self._runner.cleanup()
+        await web.SockSite(self._runner, _bound(self.port)).start()
 
     def _greeting(self, request: web.Request, **more: Any) -> dict[str, Any]:
         user = request.headers.get(KEY_HEADER) or NOBODY
@@ -104,6 +126,15 @@ class DemoBackend:
             elif message.type is WSMsgType.BINARY:
                 await socket.send_bytes(message.data)
         return socket
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket on a loopback port that others of ours may have too. Only those that listen are given connections."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.bind(("127.0.0.1", port))
+    return made
 
 
 def _line(document: dict[str, Any]) -> web.Response:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
 BAR: Final = "#"
 LONGEST_BAR: Final = 40
 HEAD: Final = ("backend", "weight", "expected", "ring", "observed", "requests", "in flight", "users")
+STATE: Final = "state"
+CALM_STATES: Final = ("", "up")
+# Decisions that are no news.
+AT_HOME: Final = ("owner", "no_key")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One backend. Shares are from 0 to 1: `expected` by weight, `ring` of the hash space, `observed` of requests."""
+    """One backend. Shares are from 0 to 1: `expected` by weight, `ring` of the hash space, `observed` of requests.
+    `state` "" is not shown."""
 
     name: str
     weight: float
@@ -24,21 +30,40 @@ class Row:
     requests: int
     in_flight: int
     users: int
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """A key that is hot now: its share of the requests, and who serves it."""
+
+    hash: str
+    share: float
+    backends: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is shown at one moment."""
+    """What is shown at one moment. `elsewhere` counts requests that were not served by their key's owner, by why."""
 
     rows: tuple[Row, ...]
     requests: int
     users: int
     moved: int
     failures: int
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
+    hot: tuple[HotKey, ...] = ()
 
 
-def picture(pool: dict[str, Any], homes: dict[str, str], moved: int, failures: int) -> Picture:
-    """From a pool's document (`/v1/pools`), and each user's backend as the traffic has seen it."""
+def picture(
+    pool: dict[str, Any],
+    homes: dict[str, str],
+    moved: int,
+    failures: int,
+    keys: Sequence[dict[str, Any]] = (),
+) -> Picture:
+    """From a pool's document (`/v1/pools`) and its hot keys (`/v1/pools/{p}/hot-keys`), and each user's backend as the
+    traffic has seen it."""
     backends = pool["backends"]
     counts = {backend["name"]: sum(backend["requests"].values()) for backend in backends}
     total = sum(counts.values())
@@ -53,16 +78,23 @@ def picture(pool: dict[str, Any], homes: dict[str, str], moved: int, failures: i
             requests=counts[backend["name"]],
             in_flight=backend["in_flight"],
             users=users[backend["name"]],
+            state=backend.get("state", ""),
         )
         for backend in backends
     ]
-    return Picture(tuple(rows), total, len(homes), moved, failures)
+    decisions = pool.get("decisions", {})
+    elsewhere = {why: count for why, count in decisions.items() if why not in AT_HOME and count}
+    hot = [HotKey(key["hash"], key["requests_share"], tuple(key["backends"])) for key in keys if key["hot"]]
+    return Picture(tuple(rows), total, len(homes), moved, failures, elsewhere, tuple(hot))
 
 
 def table_lines(shown: Picture, width: int) -> list[str]:
     """A table of at most `width` columns. A bar shows the observed share, `|` stands where it was expected to end."""
     cells = [HEAD, *map(_cells, shown.rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(HEAD))]
+    if any(row.state for row in shown.rows):
+        states = (STATE, *[row.state for row in shown.rows])
+        cells = [(*row, state) for row, state in zip(cells, states, strict=True)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = []
     scale = max([row.observed for row in shown.rows] + [row.expected for row in shown.rows] + [0.01])
     length = min(LONGEST_BAR, width - sum(widths) - 2 * len(widths) - 1)
@@ -74,7 +106,7 @@ def table_lines(shown: Picture, width: int) -> list[str]:
             text += "  " + _bar(shown.rows[position - 1], scale, length)
         lines.append(text[:width].rstrip())
     lines.append("")
-    lines.append(summary(shown)[:width])
+    lines += [text[:width] for text in (summary(shown), *_news(shown))]
     return lines
 
 
@@ -88,7 +120,18 @@ def summary(shown: Picture) -> str:
 def line(shown: Picture, elapsed_s: float) -> str:
     """The same in one line, for a pipe or a file."""
     shares = ", ".join(f"{row.name} {row.observed:.1%} (expected {row.expected:.1%})" for row in shown.rows)
-    return f"{elapsed_s:3.0f} s  {summary(shown)}: {shares}"
+    states = [f"{row.name} is {row.state}" for row in shown.rows if row.state not in CALM_STATES]
+    return "; ".join([f"{elapsed_s:3.0f} s  {summary(shown)}: {shares}", *states, *_news(shown)])
+
+
+def _news(shown: Picture) -> list[str]:
+    """What there is to say of requests that were served elsewhere, and of hot keys."""
+    news = []
+    if shown.elsewhere:
+        news.append("served elsewhere: " + ", ".join(f"{count:,} {why}" for why, count in shown.elsewhere.items()))
+    return news + [
+        f"hot: key {key.hash} with {key.share:.0%} of the requests, on {', '.join(key.backends)}" for key in shown.hot
+    ]
 
 
 def _cells(row: Row) -> tuple[str, ...]:
