@@ -107,14 +107,14 @@ class Account:
     """A pool's traffic in one worker: what is in flight here and in the other workers, and which keys are hot.
 
     It outlives snapshots. `cells` is the worker's own slab and `peers` those of the others; `row` and `sketch_row` are
-    where the pool's cells and its table of hottest keys start. `sessions` is the memory of keys seen, when sessions may
-    stay on a draining backend, `sample` a fair part of those keys, `homes` where users with an open tunnel are, when
-    they are pinned. `waiting` holds the exchanges that wait for a seat and `tunnels` those that are upgraded; only the
-    data plane looks into them.
+    where the pool's cells and its table of hottest keys start. `level` is what the pool held machine-wide, smoothed, at
+    the last tick. `sessions` is the memory of keys seen, when sessions may stay on a draining backend, `sample` a fair
+    part of those keys, `homes` where users with an open tunnel are, when they are pinned. `waiting` holds the exchanges
+    that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them.
     """
 
     __slots__ = (
-        "_held", "_held_elsewhere", "_level", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "meter",
+        "_held", "_held_elsewhere", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "level", "meter",
         "peers", "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
     )  # fmt: skip
 
@@ -136,7 +136,7 @@ class Account:
         self.tunnels: Final[set[object]] = set()
         self.budget = RetryBudget(0.0, 0)
         self._smoothed: Final = Smoothed()
-        self._level = 0
+        self.level = 0
 
     def load(self, backend: Backend) -> int:
         """What a backend holds machine-wide."""
@@ -151,7 +151,7 @@ class Account:
         total = self.in_flight + 1
         for cells in self.peers:
             total += cells[self.row + POOL_IN_FLIGHT]
-        return self._level if self._level > total else total
+        return self.level if self.level > total else total
 
     def acquire(self, backend: Backend, h: int) -> None:
         """Take a seat at a backend for key hash `h` (-1: no key)."""
@@ -212,7 +212,7 @@ class Account:
         """Smooth the level, measure the keys, and judge which are hot, where `parts` says how much the backends of a
         key can carry. Called on the coarse timer."""
         elsewhere = sum([cells[self.row + POOL_IN_FLIGHT] for cells in self.peers])
-        self._level = self._smoothed.update(self.in_flight + elsewhere, now)
+        self.level = self._smoothed.update(self.in_flight + elsewhere, now)
         self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         self.sample.note(self.meter.seen, now)
         if spec.hot_keys.mode == "off" and spec.hot_keys.max_in_flight is None:
@@ -370,8 +370,15 @@ class Pool:
         owner = owners[bisect_left(self._tokens, h, self._starts[bucket], self._starts[bucket + 1])]
         if owner.eligible and (not self._reach or h not in self._reach):
             account = self.account
-            load = account.load(owner) if account.peers else owner.in_flight
-            if load < owner.limit and self._bound.has_room(owner.member, load, account.total_with_one_more()):
+            load = owner.in_flight
+            for cells in account.peers:
+                load += cells[owner.row + BACKEND_IN_FLIGHT]
+            # At least so much is in flight. When there is room for that, and there nearly always is, the other workers'
+            # totals need not be read.
+            total = account.in_flight + 1
+            if account.level > total:
+                total = account.level
+            if load < owner.limit and self._bound.has_room(owner.member, load, total):
                 return owner, OWNER
         return self._look_further(h, owner)
 
