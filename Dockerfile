@@ -5,7 +5,7 @@
 
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY lbproxy lbproxy
 COPY grafana grafana
 RUN python -m venv /opt/lbproxy \

@@ -362,13 +362,21 @@ def _version(arguments: argparse.Namespace) -> int:
     import platform
     from importlib.metadata import version
 
-    versions = {"lbproxy": __version__, "python": platform.python_version()}
+    versions = {"lbproxy": __version__, "dataplane": _make(), "python": platform.python_version()}
     versions |= {name: version(name) for name in ("uvloop", "httptools", "xxhash")}
     if arguments.json:
         _print_json(versions)
     else:
         print("\n".join(f"{name} {number}" for name, number in versions.items()))
     return OK
+
+
+def _make() -> str:
+    """Whether the data plane is compiled, without running any of it."""
+    from importlib.util import find_spec
+
+    found = find_spec("lbproxy.dataplane.relay")
+    return "interpreted" if found is None or (found.origin or "").endswith(".py") else "compiled"
 
 
 def _config_path(given: str | None) -> str:

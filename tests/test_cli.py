@@ -16,6 +16,7 @@ import pytest
 from lbproxy import __version__, cli
 from lbproxy.control.config import load, loads
 from lbproxy.core.hashing import hash_key
+from lbproxy.dataplane import relay
 
 ROOT = Path(__file__).parent.parent
 SMALL = str(ROOT / "config" / "small.yaml")
@@ -162,8 +163,9 @@ def test_version(capsys: Output) -> None:
     assert capsys.readouterr().out.splitlines()[0] == f"lbproxy {__version__}"
     assert cli.main(["version", "--json"]) == 0
     versions = json.loads(capsys.readouterr().out)
-    assert list(versions) == ["lbproxy", "python", "uvloop", "httptools", "xxhash"]
+    assert list(versions) == ["lbproxy", "dataplane", "python", "uvloop", "httptools", "xxhash"]
     assert all(versions.values())
+    assert versions["dataplane"] == ("interpreted" if str(relay.__file__).endswith(".py") else "compiled")
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"lbproxy {__version__}\n"
 
