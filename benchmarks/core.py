@@ -105,13 +105,11 @@ def finding() -> None:
 
 def bounding() -> None:
     bound = Bound([1.0] * 10)
-    held = list(range(15, 25))
     calls: dict[str, tuple[Callable[[int], object], int]] = {
         "room, there is": (lambda n: bound.has_room(3, n, 200), 20),
         "room, past the factor": (lambda n: bound.has_room(3, n, 200), 30),
         "below its share": (lambda n: bound.below_share(3, n, 200), 18),
         "slots": (lambda n: bound.slots(3, n), 200),
-        "the least loaded of three": (lambda n: bound.least_loaded((n, 5, 2), held), 7),
     }
     print("the bound of ten backends, nanoseconds")
     for title, (call, argument) in calls.items():

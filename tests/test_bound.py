@@ -170,20 +170,6 @@ class TestSlots:
         assert Bound([1.0] * 3, 1.0, gap).slots(0, 3 * fair) == ceil(fair + gap_seats(fair, gap))
 
 
-class TestLeastLoaded:
-    @given(pools, st.data())
-    def test_exactly_by_weight_and_the_first_of_equals(self, pool: list[float], data: st.DataObject) -> None:
-        held = data.draw(st.lists(st.integers(0, 50), min_size=len(pool), max_size=len(pool)))
-        members = data.draw(st.permutations(range(len(pool))))
-        candidates = [member for member in members if pool[member]]
-        expected = min(candidates, key=lambda member: (held[member] + 1) / written(pool[member]))
-        assert Bound(pool).least_loaded(members, held) == expected
-
-    def test_nobody_to_choose_from(self) -> None:
-        assert Bound([0.0, 1.0]).least_loaded([0], [0, 0]) == -1
-        assert Bound([1.0]).least_loaded([], [0]) == -1
-
-
 class TestSmoothed:
     def test_up_at_once_and_down_slowly(self) -> None:
         level = Smoothed(time_s=1.0)

@@ -27,11 +27,11 @@ though nobody is overloaded. So a backend may hold some seats more than its shar
 * gap N: that many seats. 0 is the hard bound of the paper.
 
     10 equal backends, 2,000 keys, in flight:        80             200             400            1000
-    requests off their owner, peak over mean:
-        hard bound, factor 1.25                18.6 %, 1.25     7.3 %, 1.25     2.5 %, 1.25     0.6 %, 1.25
-        gap 4                                   5.6 %, 1.50     7.3 %, 1.25     2.5 %, 1.25     0.6 %, 1.25
-        gap 12                                  0.0 %, 2.50     0.4 %, 1.60     1.4 %, 1.30     0.6 %, 1.25
-        gap None                                0.4 %, 2.00     0.4 %, 1.60     0.4 %, 1.40     0.6 %, 1.25
+    requests off their owner, peak over mean (`lbproxy simulate gap`):
+        hard bound, factor 1.25                19.3 %, 1.25     6.3 %, 1.25     2.6 %, 1.25     0.5 %, 1.25
+        gap 4                                   5.8 %, 1.50     6.3 %, 1.25     2.6 %, 1.25     0.5 %, 1.25
+        gap 12                                  0.0 %, 2.38     0.3 %, 1.60     1.6 %, 1.30     0.5 %, 1.25
+        gap None                                0.4 %, 2.00     0.3 %, 1.60     0.5 %, 1.40     0.5 %, 1.25
 
 A hot key is held to its fair share (`below_share`): a backend that has reached it takes no more of that key, so that
 the rest of its slots, everything between 1 and `factor` times the mean, stays free for the keys that live there. Such
@@ -151,20 +151,6 @@ class Bound:
             root = isqrt(_CHANCE * share * whole * _CHANCE_DIVISOR - 1) + 1
             return max(by_factor, -(-(_CHANCE_DIVISOR * share + root) // (_CHANCE_DIVISOR * whole)))
         return max(by_factor, -(-share // whole) + self._gap)
-
-    def least_loaded(self, members: Iterable[int], in_flight: Sequence[int]) -> int:
-        """The one of `members` that would be the least loaded for its weight with one more; the first such, -1 if none.
-
-        Weights count exactly; a member of weight 0 is never chosen.
-        """
-        best = -1
-        load, weight = 1, 0
-        for member in members:
-            member_weight = self._weights[member]
-            member_load = in_flight[member] + 1
-            if member_load * weight < load * member_weight or (best < 0 and member_weight):
-                best, load, weight = member, member_load, member_weight
-        return best
 
 
 class Smoothed:
