@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -248,3 +248,27 @@ class TestTicks:
         assert found[0] <= low + 1e-6 * high
         assert found[-1] >= high - 1e-6 * high
         assert 2 <= len(found) <= 10
+
+
+class TestUnequalBackends:
+    """What little room a light backend has is taken by a key that a heavy one would not notice."""
+
+    @staticmethod
+    def scene(mode: Literal["spread", "off"]) -> Scene:
+        members = [BackendSpec("light", Address("127.0.0.1", 0), 0.4)]
+        members += [BackendSpec(f"b{number}", Address("127.0.0.1", 0), 1.0) for number in range(1, 10)]
+        pool = PoolSpec("api", tuple(members), vnodes=256, hot_keys=HotKeys(mode))
+        ring = build_ring([(each.name, each.weight) for each in members], 256)
+        seed = next(s for s in range(1, 500) if ring.names[ring.owner(hash_key(b"hot-%d" % s))] == "light")
+        load = Load(clients=1000, seconds=7, warm_up_s=2, seed=seed)
+        return Scene(pool, imagined(Habits(2000, hot=0.04), seed), load)
+
+    def test_its_neighbours_stay_too(self) -> None:
+        spread, plain = run(self.scene("spread")), run(self.scene("off"))
+        assert spread.reach >= 2
+        assert spread.outcome.neighbours.share is not None
+        assert spread.outcome.neighbours.share <= 0.01
+        assert spread.outcome.others.share is not None
+        assert spread.outcome.others.share <= 0.01
+        assert plain.outcome.neighbours.share is not None
+        assert plain.outcome.neighbours.share > 0.2
