@@ -21,7 +21,7 @@ from lbproxy.core import ledger
 from lbproxy.core.exchange import Finished
 from lbproxy.core.spec import AccessLogSpec
 from lbproxy.observe import access_log
-from lbproxy.observe.access_log import AccessLog, pieces
+from lbproxy.observe.access_log import AccessLog, open_sink, pieces
 from lbproxy.observe.lines import LINE_MAX, SAFE, CombinedLines, JsonLines, json_text
 
 NOON_NS = 1_796_040_000_123_456_789  # 2026-11-30 12:00:00.123 UTC
@@ -414,3 +414,15 @@ def test_lines_of_several_processes_never_mix(tmp_path: Path, kind: str) -> None
         own = [line for line in lines if line["user_agent"].startswith(letter)]
         assert all(set(line["user_agent"]) == {letter} for line in own)
         assert [int(line["target"]) for line in own] == [number for number in range(4000) if number % 300]
+
+
+def test_a_named_pipe_that_nobody_reads_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError):
+        open_sink(str(pipe))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    fd = open_sink(str(pipe))
+    assert os.get_blocking(fd)
+    os.close(fd)
+    os.close(reader)

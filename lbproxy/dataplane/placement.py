@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lbproxy.core.balance import OUT
 from lbproxy.core.cookies import CookieAffinity
+from lbproxy.core.exchange import NONE
 from lbproxy.core.ledger import PINNED, RETRY
 from lbproxy.dataplane.deadlines import DUE_SEAT
 
@@ -78,6 +79,7 @@ def wait_for_seat(exchange: Exchange, pool: Pool) -> None:
         exchange.refuse(503, "queue_full")
         return
     exchange.is_waiting = True
+    exchange.up = NONE  # no attempt is under way: the body that comes meanwhile is kept for the next one
     waiting.append(exchange)
     exchange.downstream.set_deadline(pool.spec.queue.timeout, DUE_SEAT)
 

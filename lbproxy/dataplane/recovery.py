@@ -12,6 +12,7 @@ from lbproxy.core.exchange import (
     ABANDON,
     CUT,
     DETACH,
+    FINISHED,
     GONE,
     IMPOSSIBLE,
     NEXT,
@@ -235,7 +236,7 @@ def client_left(exchange: Exchange) -> None:
 
 def client_failed(exchange: Exchange, status: int, reason: str) -> None:
     """The client sends or takes no more, or what it sends cannot be taken. The backend is not to blame."""
-    has_answer = exchange.up >= RESPONDING
+    has_answer = exchange.up in (RESPONDING, FINISHED)
     exchange.drop_upstream()
     exchange.leave_seat()
     if has_answer:

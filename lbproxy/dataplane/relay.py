@@ -77,8 +77,8 @@ class Exchange:
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
-        "attempts", "backend", "connecting", "cookie_backend", "decision", "h", "has_seat", "is_waiting", "owner",
-        "pool", "tried", "up", "upstream",
+        "attempts", "backend", "connecting", "cookie_backend", "decision", "h", "has_lost", "has_seat", "is_waiting",
+        "owner", "pool", "tried", "up", "upstream",
         # the answer
         "is_close_delimited", "is_rechunked", "named", "status", "tunnel", "upgraded",
         # the account
@@ -135,6 +135,7 @@ class Exchange:
         self.response_bytes = 0
         self.reason = ""
         self.has_seat = False
+        self.has_lost = False
         self.is_waiting = False
         self.h = -1
         self.started = self.sent = monotonic()
@@ -341,6 +342,8 @@ class Exchange:
             self.held_size += len(framed)
             if self.held_size > flow.HOLD:
                 self.downstream.pause_reading()
+        else:
+            self.has_lost = True
 
     def _keep_within_buffer(self) -> None:
         """What has been sent is kept for repetition only up to the pool's buffer."""
@@ -567,7 +570,7 @@ class Exchange:
             self.upstream = None
             if is_answered and self.status < 500:  # a good answer is one that has come whole
                 upstream.backend.errors = 0
-            upstream.release(is_answered and self.down == DONE)
+            upstream.release(is_answered and self.down == DONE and not self.has_lost)
         elif self.is_waiting:
             self.leave_queue()
         self.leave_seat()

@@ -40,7 +40,11 @@ def open_sink(path: str) -> int:
     """A descriptor to append to: "-" is stdout. Raises OSError."""
     if path == "-":
         return os.dup(1)
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, _MODE)
+    # A named pipe that nobody reads is an error, and not a wait for ever.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    fd = os.open(path, flags, _MODE)
+    os.set_blocking(fd, True)
+    return fd
 
 
 class Sink:

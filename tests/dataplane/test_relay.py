@@ -13,6 +13,7 @@ import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.balance import DRAINING, OUT, SERVING
+from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import (
     AffinityCookie,
     Ejection,
@@ -1203,3 +1204,51 @@ async def test_answers_that_are_cut_each_time_are_failures_in_a_row() -> None:
         for _ in range(3):
             await proxy.ask(request())
     assert reports == [("p", "b0", "closed_early")]
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "stops"])
+async def test_a_body_that_comes_while_its_request_waits_after_a_failed_attempt_is_kept_whole(framing: str) -> None:
+    gate = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await read_head(reader)
+            if b"Content-Length: 10" in head:
+                await reader.readexactly(10)
+            elif b"chunked" in head:
+                await reader.readuntil(b"0\r\n\r\n")
+            else:
+                await gate.wait()
+            writer.write(answer(head.split(b" ", 2)[1]))
+
+    async with backend(talk) as b0:
+        pool = pool_of(b0.port, 1)
+        one_seat = replace(pool.backends[0], max_in_flight=1)
+        waiting = replace(pool, backends=(one_seat, pool.backends[1]), queue=Queue(timeout=PATIENCE_S))
+        async with running(waiting) as proxy:
+            ring = proxy.plane._plane.snapshot.pools["p"]
+            of_dead = next(b"u%d" % n for n in range(100) if ring.owner(hash_key(b"u%d" % n)) is ring.backends["b1"])
+            of_busy = next(b"u%d" % n for n in range(100) if ring.owner(hash_key(b"u%d" % n)) is ring.backends["b0"])
+            first = asyncio.create_task(proxy.ask(request("GET", "/busy").replace(b"kim", of_busy)))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            reader, writer = await proxy.connect()
+            length = b"Transfer-Encoding: chunked\r\n" if framing == "chunked" else b"Content-Length: 10\r\n"
+            head = request("POST", "/one", length, close=False).replace(b"kim", of_dead)
+            writer.write(head + (b"3\r\nabc\r\n" if framing == "chunked" else b"abc"))
+            account = ring.account
+            await proxy.settled(lambda: len(account.waiting) == 1)
+            if framing == "stops":
+                writer.write_eof()
+                assert parts(await reader.read())[0] == 400
+            else:
+                writer.write(b"7\r\ndefghij\r\n0\r\n\r\n" if framing == "chunked" else b"defghij")
+                writer.write(request("GET", "/two").replace(b"kim", of_busy))
+            await asyncio.sleep(0.05)
+            gate.set()
+            assert parts(await first)[2] == b"/busy"
+            if framing != "stops":
+                everything = await asyncio.wait_for(reader.read(), PATIENCE_S)
+                assert everything.index(b"\r\n\r\n/one") < everything.index(b"\r\n\r\n/two")
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
+            assert (b"/one" in b0.octets) == (framing != "stops")
+            writer.close()
