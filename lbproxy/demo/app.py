@@ -38,7 +38,10 @@ POOL: Final = "demo"
 
 _CONFIG: Final = """\
 version: 1
-listen: {{bind: 127.0.0.1:{port}, trusted_proxies: [127.0.0.1]}}   # trusted, so that answers say who decided what
+listen:
+  bind: 127.0.0.1:{port}
+  trusted_proxies: [127.0.0.1]   # trusted, so that answers say who decided what
+  limits: {{connections: 1000}}
 workers: {workers}
 pools:
   {pool}:
