@@ -226,9 +226,9 @@ class Worker:
         self.journal.error("access log", problem=problem)
 
     def _check_file_limit(self, config: Config) -> None:
-        """Say so if there may be fewer open files than connections are allowed, each with one to a backend."""
+        """Say so if there may be fewer open files than connections are allowed."""
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 2 * sum(listener.limits.connections for listener in config.listeners)
+        wanted = sum(listener.limits.connections for listener in config.listeners)
         if allowed < wanted:
             self.journal.warning("open files are limited", allowed=allowed, wanted=wanted)
 

@@ -27,7 +27,6 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 UNIT = ROOT / "config" / "lbproxy.service"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
-ONLY_IN_TESTS = {"prometheus-client"}
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 
@@ -63,7 +62,7 @@ def test_every_dependency_is_imported_by_the_package() -> None:
     modules = {"pyyaml": "yaml"}
     for line in PROJECT["dependencies"]:
         name = re.split(r"[<>=~!\[; ]", line)[0]
-        assert modules.get(name, name) in imported or name in ONLY_IN_TESTS, name
+        assert modules.get(name, name) in imported, name
 
 
 # The image
