@@ -84,8 +84,8 @@ def test_jump_has_the_four_quantities(capsys: Output) -> None:
 def test_a_hot_key_hurts_nobody_else(capsys: Output, workers: str) -> None:
     """The issue's table: with the default gap at 200 in flight, and with the hard bound at 1,000."""
     arguments = ("hot", "--hot-keys", "spread", "--workers", workers, "--seconds")
-    rows = simulated(capsys, *arguments, "9", "--clients", "200")["tables"]["hot"]
-    rows += simulated(capsys, *arguments, "5", "--clients", "1000")["tables"]["hot"]
+    rows = simulated(capsys, *arguments, "9", "--clients", "200", "--min-gap", "auto")["tables"]["hot"]
+    rows += simulated(capsys, *arguments, "5", "--clients", "1000", "--min-gap", "0")["tables"]["hot"]
     points = by(rows, "in_flight", "min_gap", "hot")
     for in_flight, min_gap in ((200, "auto"), (1000, "0")):
         for hot, at_most in ((0.0, 0.01), (0.1, 0.01), (0.2, 0.01), (0.4, 0.02)):
@@ -93,9 +93,8 @@ def test_a_hot_key_hurts_nobody_else(capsys: Output, workers: str) -> None:
             assert row["others_away"] <= at_most
             assert (row["neighbours_away"] or 0) <= at_most
             assert row["found_s"] is None if not hot else 0 < row["found_s"] <= 2
-    for (_, min_gap, _), row in points.items():
-        if min_gap == "0":
-            assert row["peak"] <= 1.30
+            if min_gap == "0":
+                assert row["peak"] <= 1.30
 
 
 def test_without_spreading_its_neighbours_leave(capsys: Output) -> None:
@@ -109,17 +108,17 @@ def test_without_spreading_its_neighbours_leave(capsys: Output) -> None:
 
 
 def test_spill_moves_only_the_hot_key(capsys: Output) -> None:
-    rows = simulated(capsys, "hot", "--hot-keys", "spill", "--clients", "200", "--seconds", "12")["tables"]["hot"]
-    for row in rows:
-        if row["min_gap"] == "auto":
-            assert (row["neighbours_away"] or 0) <= 0.01
-            assert row["others_away"] <= 0.01
+    rows = simulated(capsys, "hot", "--hot-keys", "spill", "--clients", "200", "--min-gap", "auto", "--seconds", "9")
+    for row in rows["tables"]["hot"]:
+        assert (row["neighbours_away"] or 0) <= 0.01
+        assert row["others_away"] <= 0.01
 
 
 def test_the_gap_trades_useless_spill_for_a_peak(capsys: Output) -> None:
-    rows = simulated(capsys, "gap", "--seconds", "6")["tables"]["gap"]
+    rows = simulated(capsys, "gap", "--clients", "80", "--seconds", "20")["tables"]["gap"]
+    rows += simulated(capsys, "gap", "--clients", "200", "--seconds", "12")["tables"]["gap"]
     points = by(rows, "in_flight", "min_gap")
-    for in_flight in (80, 200, 400, 1000):
+    for in_flight in (80, 200):
         away = [points[in_flight, gap]["others_away"] for gap in ("0", "2", "4", "8", "12")]
         peaks = [points[in_flight, gap]["peak"] for gap in ("0", "2", "4", "8", "12")]
         assert away == sorted(away, reverse=True)

@@ -32,7 +32,7 @@ _TAKES: Final = {
     "seeds": frozenset({"keys", "vnodes"}),
     "vnodes": frozenset({"trials", "seed"}),
     "jump": frozenset({"trials", "seed"}),
-    "hot": _LOAD | {"clients", "hot_keys", "seed", "trials"},
+    "hot": _LOAD | {"clients", "min_gap", "hot_keys", "seed", "trials"},
     "gap": _LOAD | {"clients", "hot_keys", "seed", "trials"},
 }
 _IMAGINED: Final = ("keys", "zipf", "hot", "hot_from", "hot_until", "clients", "rate", "service", "spread", "seconds")
@@ -77,21 +77,17 @@ def _preset(said: dict[str, Any], pool: PoolSpec | None) -> Report:
     trial = presets_load.Trial(
         _pool(said, pool), _load(said, seconds=15.0), keys=said.get("keys", 2000), trials=said.get("trials", 1)
     )
-    loads = (said["clients"],) if "clients" in said else None
+    usual: tuple[int, ...] = presets_load.HOT_IN_FLIGHT if name == "hot" else presets_load.GAP_IN_FLIGHT
+    loads = (said["clients"],) if "clients" in said else usual
     if name == "hot":
+        gaps = (trial.pool.bounded_load.min_gap,) if "min_gap" in said else presets_load.HOT_GAPS
         modes = (said["hot_keys"],) if "hot_keys" in said else presets_load.MODES
-        points = (
-            len(loads or presets_load.HOT_IN_FLIGHT)
-            * len(presets_load.HOT_GAPS)
-            * len(presets_load.HOT_SHARES)
-            * len(modes)
-        )
-        with _progress(points * trial.trials) as begin:
-            return presets_load.hot(trial, begin, loads or presets_load.HOT_IN_FLIGHT, modes)
+        with _progress(len(loads) * len(gaps) * len(modes) * len(presets_load.HOT_SHARES) * trial.trials) as begin:
+            return presets_load.hot(trial, begin, loads, modes, gaps)
     if trial.pool.bounded_load.factor is None:
         raise Misused("the preset gap needs a bound, and the factor is off")
-    with _progress(len(loads or presets_load.GAP_IN_FLIGHT) * len(presets_load.GAPS) * trial.trials) as begin:
-        return presets_load.gap(trial, begin, loads or presets_load.GAP_IN_FLIGHT)
+    with _progress(len(loads) * len(presets_load.GAPS) * trial.trials) as begin:
+        return presets_load.gap(trial, begin, loads)
 
 
 # What was described

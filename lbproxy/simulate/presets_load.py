@@ -48,12 +48,16 @@ class Trial:
 
 
 def hot(
-    trial: Trial, progress: Begin, in_flight: Sequence[int] = HOT_IN_FLIGHT, modes: Sequence[Mode] = MODES
+    trial: Trial,
+    progress: Begin,
+    in_flight: Sequence[int] = HOT_IN_FLIGHT,
+    modes: Sequence[Mode] = MODES,
+    gaps: Sequence[int | None] = HOT_GAPS,
 ) -> Report:
     """One hot key beside many cold ones: who leaves whom."""
     rows: list[Row] = []
     for clients in in_flight:
-        for min_gap in HOT_GAPS:
+        for min_gap in gaps:
             for mode in modes:
                 for share in HOT_SHARES:
                     results = _run(trial.scenes(clients, min_gap, share, mode), progress)
@@ -78,7 +82,7 @@ def hot(
         ),
         tuple(rows),
     )
-    charts = tuple(_hot_chart(rows, clients, modes) for clients in in_flight)
+    charts = tuple(_hot_chart(rows, clients, modes, _gap(gaps[0])) for clients in in_flight)
     notes = (
         "neighbours: cold users with the hot key's owner; away: served by another backend than their owner;\n"
         "disturbed: cold users that were away at least once; busiest, peak: the largest load on average and at\n"
@@ -87,15 +91,15 @@ def hot(
     return Report("hot", _settings(trial), (table,), charts, notes)
 
 
-def _hot_chart(rows: Sequence[Row], clients: int, modes: Sequence[Mode]) -> Chart:
+def _hot_chart(rows: Sequence[Row], clients: int, modes: Sequence[Mode], min_gap: str) -> Chart:
     def away(mode: Mode) -> Iterator[tuple[float, float]]:
-        chosen = [row for row in rows if (row["in_flight"], row["min_gap"], row["mode"]) == (clients, "auto", mode)]
+        chosen = [row for row in rows if (row["in_flight"], row["min_gap"], row["mode"]) == (clients, min_gap, mode)]
         for at, row in enumerate(chosen):
             yield float(at), float(row["neighbours_away"] or 0.0)
 
     return Chart(
         title=f"Requests of the hot key's neighbours that left their backend, {clients} in flight",
-        description="Bars for each share of the hot key and each mode, with the default gap.",
+        description=f"Bars for each share of the hot key and each mode, with min_gap {min_gap}.",
         x_label="part of the traffic that is the hot key's",
         y_label="neighbours' requests away",
         series=tuple(Series(f"hot_keys: {mode}", tuple(away(mode))) for mode in modes),
