@@ -30,7 +30,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VARIABLE = "LBPROXY_COMPILE"
-DEFAULT = "auto"
+DEFAULT = "0"
 CHOICES = ("0", "1", "auto")
 
 PACKAGES = ("lbproxy/core", "lbproxy/dataplane")
