@@ -18,12 +18,15 @@ import aiohttp
 from yarl import URL
 
 from lbproxy import __version__
+from lbproxy.core.health import OUR_ERRORS
 from lbproxy.core.spec import Address, Config, Health
 
 OK: Final = "ok"
+# The check could not be made, for want of something on our side: it says nothing of the backend.
+UNABLE: Final = "unable"
 # How a check can end: well, with another status, without the expected text, without an answer in time, without a
-# connection, or with an answer that is none.
-RESULTS: Final = (OK, "status", "body", "timeout", "connect", "protocol")
+# connection, with an answer that is none, or not made at all.
+RESULTS: Final = (OK, "status", "body", "timeout", "connect", "protocol", UNABLE)
 
 JITTER: Final = 0.1
 # How much of a body is searched for the expected text.
@@ -108,12 +111,13 @@ async def check(target: Target) -> str:
             return await (_connect(target) if target.health.kind == "tcp" else _ask(target))
     except TimeoutError:
         return "timeout"
-    except aiohttp.ClientConnectorError:
-        return "connect"
+    except OSError as error:  # aiohttp's errors of connecting are such, too
+        if error.errno in OUR_ERRORS:
+            return UNABLE
+        is_later = isinstance(error, aiohttp.ClientError) and not isinstance(error, aiohttp.ClientConnectorError)
+        return "protocol" if is_later else "connect"
     except aiohttp.ClientError:
         return "protocol"
-    except OSError:
-        return "connect"
     except Exception:
         return "protocol"
 

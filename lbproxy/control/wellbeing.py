@@ -15,7 +15,7 @@ from typing import Final, Protocol, final
 
 from lbproxy.control.overrides import Ended, Override, Overrides, What
 from lbproxy.control.pool_state import Change, Flip, PoolState, effective_weights
-from lbproxy.control.probes import OK
+from lbproxy.control.probes import OK, UNABLE
 from lbproxy.core.spec import Config
 from lbproxy.observe.journal import Journal, Level
 
@@ -151,7 +151,7 @@ class Wellbeing:
         tally = self.tallies[pool, backend]
         tally.checks[result] = tally.checks.get(result, 0) + 1
         tally.last_check, tally.checked_at = result, self._wall()
-        if state.health.observe_probe(backend, result == OK, now):
+        if result != UNABLE and state.health.observe_probe(backend, result == OK, now):
             self.turn([pool])
 
     def is_flipping(self, pool: str, backend: str) -> bool:

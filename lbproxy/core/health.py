@@ -27,6 +27,7 @@ up to `max`, and one repetition is forgotten for every span of good service as l
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ from lbproxy.core.spec import Ejection, Health
 
 WINDOW_S: Final = 10.0
 RAMP_STEPS: Final = 10
+
+# Why a connection could not be opened for want of something on our side: never held against a backend.
+OUR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 
 # Every word that `BackendHealth.state` can say.
 STATES: Final = ("up", "unknown", "held", "draining", "ejected", "down")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import select
 from typing import TYPE_CHECKING, Final, cast
 
+from lbproxy.core.health import OUR_ERRORS
 from lbproxy.dataplane.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 CONNECT_REFUSED: Final = 0
 CONNECT_TIMEOUT: Final = 1
 CONNECT_FAILED: Final = 2
-# Why a connection cannot be opened for reasons of our own.
-OUR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 
 
 def take_idle(plane: Plane, backend: Backend, is_careful: bool) -> Upstream | None:

@@ -91,7 +91,6 @@ class Downstream:
         self._searched = 0
         self.pending = b""
         self._at = 0
-        self._at = 0
         self.mode = AWAIT
         self.left = 0
         self.decoder: ChunkedDecoder | None = None
@@ -275,6 +274,7 @@ class Downstream:
             return
         rest = data[end:]
         self.mode = CHUNKS if exchange.is_chunked else LENGTH
+        self.resume_reading()  # which pipelined requests may have stopped; a body stops it again by its own rules
         exchange.start()
         # The answer may be there already, from ourselves, and the connection on its way out.
         if rest and self.mode in (LENGTH, CHUNKS):

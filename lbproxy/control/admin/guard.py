@@ -76,7 +76,8 @@ class Guard:
         if not self._token_file:
             raise Rejected(403, "nothing can be changed over TCP without admin.token_file; use the Unix socket")
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token()):
+        token = given.strip().encode("utf-8", "surrogateescape")  # whatever octets they were
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token, self._token()):
             raise Rejected(401, "the token is missing or wrong")
 
     def _token(self) -> bytes:
