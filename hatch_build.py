@@ -33,7 +33,7 @@ VARIABLE = "LBPROXY_COMPILE"
 DEFAULT = "0"
 CHOICES = ("0", "1", "auto")
 
-PACKAGES = ("lbproxy/core", "lbproxy/dataplane")
+ON_THE_WAY = ("lbproxy/core/*.py", "lbproxy/dataplane/*.py", "lbproxy/observe/lines.py")
 LEFT_OUT = (
     "lbproxy/core/spec.py",  # travels to the workers as pickles, and a compiled frozen dataclass cannot be unpickled
     "lbproxy/core/health.py",  # copies its objects, which a compiled class does not allow; no request passes it
@@ -63,10 +63,10 @@ def obstacle() -> str:
     return "" if (headers / "Python.h").exists() else f"there is no Python.h in {headers}"
 
 
-def sources() -> list[str]:
+def sources(top: Path) -> list[str]:
     """The modules to be compiled, as paths from the top of the sources."""
-    found = [str(path) for package in PACKAGES for path in Path(package).glob("*.py") if path.name != "__init__.py"]
-    return sorted(set(found) - set(LEFT_OUT))
+    found = [path for pattern in ON_THE_WAY for path in top.glob(pattern) if path.name != "__init__.py"]
+    return sorted({str(path.relative_to(top)) for path in found} - set(LEFT_OUT))
 
 
 class CompiledBuildHook(BuildHookInterface[Any]):
@@ -81,10 +81,7 @@ class CompiledBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         asked = wish()
-        if asked == "0":
-            return
-        if version == "editable":
-            self.app.display_warning("lbproxy: an editable install is not compiled")
+        if asked == "0" or version == "editable":
             return
         problem = obstacle() or self._compile(build_data)
         if problem and asked == "1":
@@ -127,7 +124,7 @@ def compile_into(directory: Path) -> None:
     generated = directory / "c"
     options = ["--config-file=", f"--cache-dir={directory / 'cache'}", "--ignore-missing-imports"]
     extensions = mypycify(
-        [*options, *sources()],
+        [*options, *sources(Path.cwd())],
         opt_level="2",  # 3 takes longer and gains nothing that could be measured
         debug_level="0",
         multi_file=True,

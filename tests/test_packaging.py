@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import importlib.metadata
+import importlib.util
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ import lbproxy
 from lbproxy import cli
 from lbproxy.control.config import loads
 from lbproxy.core.spec import AdminSpec
+from tests.running import Backends, Proxy, get
 from tests.tools import find_tool, require_tool
 
 ROOT = Path(__file__).parent.parent
@@ -63,6 +68,96 @@ def test_every_dependency_is_imported_by_the_package() -> None:
     for line in PROJECT["dependencies"]:
         name = re.split(r"[<>=~!\[; ]", line)[0]
         assert modules.get(name, name) in imported, name
+
+
+# The wheel
+
+
+def build(folder: Path, wish: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Build a wheel of this repository with LBPROXY_COMPILE set."""
+    return subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"LBPROXY_COMPILE": wish} | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def modules(folder: Path) -> tuple[str, set[str]]:
+    """The name of the only wheel there, and the names of what is imported from it."""
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        return wheel.name, {name for name in packed.namelist() if name.endswith((".py", ".so"))}
+
+
+def test_a_wheel_that_is_not_compiled_is_for_every_machine_and_holds_the_sources(tmp_path: Path) -> None:
+    done = build(tmp_path, "0")
+    assert (done.returncode, "compil" in done.stderr) == (0, False), done.stderr
+    name, files = modules(tmp_path)
+    assert name == f"lbproxy-{lbproxy.__version__}-py3-none-any.whl"
+    assert files == {str(path.relative_to(ROOT)) for path in (ROOT / "lbproxy").rglob("*.py")}
+
+
+def test_without_a_compiler_auto_warns_once_and_leaves_the_wheel_as_it_is(tmp_path: Path) -> None:
+    done = build(tmp_path, "auto", CC="no-such-compiler")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("WARNING: not compiled") == 1
+    assert "there is no C compiler no-such-compiler" in done.stderr
+    assert modules(tmp_path)[0].endswith("-py3-none-any.whl")
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"), [("1", "there is no C compiler no-such-compiler"), ("yes", "not one of 0, 1,")]
+)
+def test_what_cannot_be_done_is_an_error(tmp_path: Path, wish: str, says: str) -> None:
+    done = build(tmp_path, wish, CC="no-such-compiler")
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("wish", "compiler", "names"), [("0", "cc", []), ("auto", "no-such", []), ("1", "cc", ["mypy", "setuptools"])]
+)
+def test_what_compiling_needs_is_asked_for_only_when_it_happens(
+    monkeypatch: pytest.MonkeyPatch, wish: str, compiler: str, names: list[str]
+) -> None:
+    program = "from hatchling.build import get_requires_for_build_wheel as ask; print(*ask(), sep='\\n')"
+    monkeypatch.setenv("LBPROXY_COMPILE", wish)
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.chdir(ROOT)
+    asked = run(sys.executable, "-c", program)
+    assert asked.returncode == 0, asked.stderr
+    assert [re.split("[<>=]", line)[0] for line in asked.stdout.split()] == names
+
+
+def test_what_is_compiled_is_all_that_a_request_passes() -> None:
+    files = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert files is not None
+    assert files.loader is not None
+    hook = importlib.util.module_from_spec(files)
+    files.loader.exec_module(hook)
+    assert all((ROOT / path).is_file() for path in hook.LEFT_OUT)
+    chosen = set(hook.sources(ROOT))
+    assert {"lbproxy/dataplane/relay.py", "lbproxy/core/balance.py", "lbproxy/observe/lines.py"} <= chosen
+    assert not chosen & {*hook.LEFT_OUT, "lbproxy/core/__init__.py", "lbproxy/worker.py"}
+
+
+async def test_a_package_that_was_compiled_when_it_was_installed_carries_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All other tests run what is in the checkout."""
+    done = run(sys.executable, "-P", "-m", "lbproxy", "version", "--json")
+    if json.loads(done.stdout)["dataplane"] != "compiled":
+        pytest.skip("the installed package is not compiled")
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # not from here, but what is installed
+    async with Backends("b1") as backends:
+        with Proxy(tmp_path, backends.ports) as proxy:
+            assert await get(proxy.port) == (200, "b1")
+            assert await asyncio.to_thread(proxy.metric, "requests_total", pool="api", code="2xx") == 1
 
 
 # The image

@@ -14,8 +14,16 @@ from typing import NoReturn
 
 import pytest
 
+from lbproxy.dataplane import relay
+
 # Where programs are: beside the interpreter (a virtual environment's), on PATH, and where daemons are installed.
 PLACES = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin")
+
+
+# For tests that replace what a compiled module has built in, such as a constant.
+interpreted_only = pytest.mark.skipif(
+    not str(relay.__file__).endswith(".py"), reason="lbproxy is compiled, and its constants are built in"
+)
 
 
 def is_ci() -> bool:

@@ -127,8 +127,7 @@ class _Lines:
                 break
         return line
 
-    @staticmethod
-    def _escape(value: bytes) -> bytes:
+    def _escape(self, value: bytes) -> bytes:
         raise NotImplementedError
 
     def _fill(
@@ -148,10 +147,11 @@ class _Lines:
 class JsonLines(_Lines):
     """One JSON object a line. Durations are in microseconds; null is a reused connection or no answer."""
 
-    _escape = staticmethod(json_text)
-
     def __init__(self, with_key: bool = False, wall_ns: Callable[[], int] = time.time_ns) -> None:
         super().__init__(with_key, _Memo(json_text), wall_ns)
+
+    def _escape(self, value: bytes) -> bytes:
+        return json_text(value)
 
     def _fill(
         self,
@@ -200,10 +200,11 @@ class JsonLines(_Lines):
 class CombinedLines(_Lines):
     """The combined format that log analysers read, with what a proxy knows behind it as `name=value`."""
 
-    _escape = staticmethod(quoted_text)
-
     def __init__(self, with_key: bool = False, wall_ns: Callable[[], int] = time.time_ns) -> None:
         super().__init__(with_key, _Memo(_bare_text), wall_ns)
+
+    def _escape(self, value: bytes) -> bytes:
+        return quoted_text(value)
 
     def _fill(
         self,

@@ -40,6 +40,7 @@ from tests.dataplane.harness import (
     request,
     running,
 )
+from tests.tools import interpreted_only
 
 
 def parts(response: bytes) -> tuple[int, bytes, bytes]:
@@ -1081,6 +1082,7 @@ async def test_a_client_that_ends_before_its_tunnel_begins_leaves_nothing_behind
         writer.close()
 
 
+@interpreted_only
 async def test_a_tunnel_to_a_backend_that_does_not_read_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream, "LAST_WORD_S", 0.1)
     stop = asyncio.Event()
