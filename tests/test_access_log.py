@@ -23,6 +23,7 @@ from lbproxy.core.spec import AccessLogSpec
 from lbproxy.observe import access_log
 from lbproxy.observe.access_log import AccessLog, open_sink, pieces
 from lbproxy.observe.lines import LINE_MAX, SAFE, CombinedLines, JsonLines, json_text
+from tests.tools import PACKAGE_HOME
 
 NOON_NS = 1_796_040_000_123_456_789  # 2026-11-30 12:00:00.123 UTC
 
@@ -385,7 +386,7 @@ def test_pieces_keep_lines_whole_and_in_order(sizes: list[int], limit: int) -> N
 
 WRITE_MANY = """
 import sys
-sys.path[:0] = [{root!r}]
+sys.path[:0] = {places!r}
 from tests.test_access_log import Log, as_finished
 log = Log(sys.argv[1])
 for number in range(4000):
@@ -397,7 +398,7 @@ sys.exit(log.dropped)
 
 @pytest.mark.parametrize("kind", ["file", "pipe"])
 def test_lines_of_several_processes_never_mix(tmp_path: Path, kind: str) -> None:
-    code = WRITE_MANY.format(root=str(Path(__file__).parents[1]))
+    code = WRITE_MANY.format(places=[PACKAGE_HOME, str(Path(__file__).parents[1])])
     path = str(tmp_path / "access.log")
     out: Any = subprocess.PIPE if kind == "pipe" else None
     sink = "-" if kind == "pipe" else path

@@ -16,7 +16,7 @@ import pytest
 from lbproxy import __version__, cli
 from lbproxy.control.config import load, loads
 from lbproxy.core.hashing import hash_key
-from lbproxy.dataplane import relay
+from tests.tools import IS_COMPILED, PACKAGE_HOME
 
 ROOT = Path(__file__).parent.parent
 SMALL = str(ROOT / "config" / "small.yaml")
@@ -165,7 +165,7 @@ def test_version(capsys: Output) -> None:
     versions = json.loads(capsys.readouterr().out)
     assert list(versions) == ["lbproxy", "dataplane", "python", "uvloop", "httptools", "xxhash"]
     assert all(versions.values())
-    assert versions["dataplane"] == ("interpreted" if str(relay.__file__).endswith(".py") else "compiled")
+    assert versions["dataplane"] == ("compiled" if IS_COMPILED else "interpreted")
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"lbproxy {__version__}\n"
 
@@ -282,7 +282,7 @@ def test_a_bug_is_one_line_too(calls: list[object], capsys: Output, monkeypatch:
 
 
 def lbproxy(*arguments: str, **more: object) -> subprocess.CompletedProcess[bytes]:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PACKAGE_HOME}
     options = {"env": environ, "capture_output": True, "timeout": 30, **more}
     return subprocess.run([sys.executable, "-m", "lbproxy", *arguments], check=False, **options)  # type: ignore[call-overload,no-any-return]
 
@@ -325,7 +325,7 @@ def test_an_interrupt_ends_the_process_without_a_traceback(tmp_path: Path) -> No
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     command = [sys.executable, "-m", "lbproxy", "check", str(fifo)]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PACKAGE_HOME}
     process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with open(fifo, "wb"):  # returns once the other end is open, which is when `check` has begun to read
         process.send_signal(signal.SIGINT)
@@ -334,7 +334,7 @@ def test_an_interrupt_ends_the_process_without_a_traceback(tmp_path: Path) -> No
 
 
 def test_what_a_terminal_cannot_show_is_escaped() -> None:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    environ = {**os.environ, "PYTHONPATH": PACKAGE_HOME, "PYTHONIOENCODING": "ascii"}
     found = lbproxy("explain", "ü", "-c", SMALL, env=environ)
     assert found.returncode == 0
     assert b'"\\xfc" (2 bytes)' in found.stdout
@@ -345,7 +345,7 @@ def test_version_loads_neither_the_event_loop_nor_the_schema() -> None:
         "import sys; from lbproxy.cli import main; main(['version']); "
         "print([name for name in ('pydantic', 'yaml', 'asyncio', 'uvloop', 'aiohttp') if name in sys.modules])"
     )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PACKAGE_HOME}
     found = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True, timeout=30)
     assert found.stdout.splitlines()[-1] == b"[]"
 
@@ -355,7 +355,7 @@ def test_check_loads_nothing_that_carries_traffic() -> None:
         f"import sys; from lbproxy.cli import main; main(['check', {SMALL!r}]); "
         "print([name for name in ('asyncio', 'uvloop', 'aiohttp', 'httptools') if name in sys.modules])"
     )
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PACKAGE_HOME}
     found = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, check=True, timeout=30)
     assert found.stdout.splitlines()[-1] == b"[]"
 

@@ -14,16 +14,18 @@ from typing import NoReturn
 
 import pytest
 
+import lbproxy
 from lbproxy.dataplane import relay
 
 # Where programs are: beside the interpreter (a virtual environment's), on PATH, and where daemons are installed.
 PLACES = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin")
 
+# Where the package under test is imported from, which is the checkout or what is installed; for processes of tests.
+PACKAGE_HOME = str(Path(lbproxy.__file__).parents[1])
+IS_COMPILED = not str(relay.__file__).endswith(".py")
 
 # For tests that replace what a compiled module has built in, such as a constant.
-interpreted_only = pytest.mark.skipif(
-    not str(relay.__file__).endswith(".py"), reason="lbproxy is compiled, and its constants are built in"
-)
+interpreted_only = pytest.mark.skipif(IS_COMPILED, reason="lbproxy is compiled, and its constants are built in")
 
 
 def is_ci() -> bool:
