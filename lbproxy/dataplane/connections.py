@@ -1,23 +1,18 @@
-"""Opening connections to backends, and keeping idle ones: last in first out, bounded, expired lazily."""
+"""Connections to backends: opening them, and keeping idle ones, last in first out, bounded, expired lazily."""
 
 from __future__ import annotations
 
 import asyncio
 import select
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
-from lbproxy.core.health import OUR_ERRORS
+from lbproxy.dataplane.connecting import connect
 from lbproxy.dataplane.upstream import Upstream
 
 if TYPE_CHECKING:
     from lbproxy.core.balance import Backend
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
-
-# Indexes into ledger.UPSTREAM_ERRORS.
-CONNECT_REFUSED: Final = 0
-CONNECT_TIMEOUT: Final = 1
-CONNECT_FAILED: Final = 2
 
 
 def take_idle(plane: Plane, backend: Backend, is_careful: bool) -> Upstream | None:
@@ -68,32 +63,6 @@ def _has_news(upstream: Upstream) -> bool:
     poll = select.poll()
     poll.register(socket.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-
-
-async def connect(plane: Plane, backend: Backend, exchange: Exchange) -> None:
-    """Open a connection for an exchange and tell it how that went. Its deadline is the exchange's, which cancels."""
-    address = backend.address
-
-    def new_upstream() -> Upstream:
-        return Upstream(plane, backend)
-
-    try:
-        if address.path:
-            _, upstream = await plane.loop.create_unix_connection(new_upstream, address.path)  # type: ignore[type-var]
-        else:
-            _, upstream = await plane.loop.create_connection(  # type: ignore[type-var]
-                new_upstream, address.host, address.port
-            )
-    except ConnectionRefusedError:
-        exchange.attempt_failed(CONNECT_REFUSED)
-    except OSError as error:
-        if error.errno in OUR_ERRORS:
-            exchange.could_not_try()
-        else:
-            exchange.attempt_failed(CONNECT_FAILED)
-    else:
-        upstream.count()
-        exchange.connected(upstream)
 
 
 def start_connecting(plane: Plane, backend: Backend, exchange: Exchange) -> asyncio.Task[None]:

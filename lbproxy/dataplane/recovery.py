@@ -32,7 +32,7 @@ from lbproxy.core.ledger import (
 )
 from lbproxy.core.retry import ALLOWED, ANSWERED, NO_BUDGET, SENT, UNSENT
 from lbproxy.core.retry import IMPOSSIBLE as NOT_POSSIBLE
-from lbproxy.dataplane.connections import CONNECT_TIMEOUT
+from lbproxy.dataplane.connecting import CONNECT_TIMEOUT
 from lbproxy.dataplane.deadlines import (
     DUE_BODY,
     DUE_CONNECT,
