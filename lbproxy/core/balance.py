@@ -48,6 +48,7 @@ from lbproxy.core.ring import Ring, build_ring
 from lbproxy.core.sample import KeySample
 from lbproxy.core.sketch import Table, merged, read_table, write_table
 from lbproxy.core.spec import BackendSpec, Pin, PoolSpec, UpstreamConnections
+from lbproxy.core.tally import Tally
 
 # What the control plane says of a backend.
 SERVING: Final = 0
@@ -64,7 +65,7 @@ class Backend:
     `idle` holds its idle connections, the one used last at the right end; only the data plane looks into it. `keep`
     says how many of them and for how long, None when the backend is in no pool any more. `errors` counts failures in a
     row. `served` is the virtual time of the balance for requests without a key: requests served over weight. Of its
-    `in_flight`, `tunnel_seats` are what its `tunnels` count as.
+    `in_flight`, `tunnel_seats` are what its `tunnels` count as. `tally` is for the data plane to gather in.
     """
 
     __slots__ = (
@@ -73,7 +74,7 @@ class Backend:
         # from the configuration and the control plane
         "eligible", "keep", "limit", "member", "row", "spec", "state", "weight",
         # the account
-        "connections", "errors", "idle", "in_flight", "served", "tunnel_seats", "tunnels",
+        "connections", "errors", "idle", "in_flight", "served", "tally", "tunnel_seats", "tunnels",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, row: int, weight: float) -> None:
@@ -88,6 +89,7 @@ class Backend:
         self.connections = 0
         self.errors = 0
         self.served = 0.0
+        self.tally: Final = Tally()
         self.idle: deque[object] = deque()
         self.keep: UpstreamConnections | None = None
         self.take_over(spec, row, weight)

@@ -7,6 +7,7 @@ answered, and the connection closed, because after it nobody knows where the nex
 from __future__ import annotations
 
 import asyncio
+import os
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast, final
 
@@ -72,6 +73,8 @@ class Downstream:
         "_at", "_check", "_searched", "pending",
         # the request whose body is arriving
         "decoder", "left", "mode",
+        # what was sent and what is still to be
+        "_fd", "unsent",
         # flow and time
         "_lingered", "_taken", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused", "write_paused",
     )  # fmt: skip
@@ -91,6 +94,8 @@ class Downstream:
         self._searched = 0
         self.pending = b""
         self._at = 0
+        self._fd = -1
+        self.unsent = b""
         self.mode = AWAIT
         self.left = 0
         self.decoder: ChunkedDecoder | None = None
@@ -373,7 +378,43 @@ class Downstream:
                 self._hold(data, used)
             exchange.request_end(decoder.trailers)
 
-    # Answers from here.
+    # Answers.
+
+    def send(self, data: bytes) -> None:
+        """Send octets of an answer behind everything that was to be sent before."""
+        if self.unsent:
+            self.send_rest()
+        self.transport.write(data)
+
+    def send_last(self, data: bytes, is_kept: bool) -> None:
+        """Send the last octets of an answer that has been counted. When the connection waits for another request after
+        it, they can wait for the end of the loop's turn."""
+        turn = self.plane.turn
+        if is_kept and not self.pending and not self.unsent:
+            self.unsent = data
+            turn.send(self)
+        else:
+            turn.count()
+            self.send(data)
+
+    def send_rest(self) -> None:
+        """Send what was left for the end of the turn, past the transport if nothing is queued there: that has its own
+        turns, and would send it with the next."""
+        data, self.unsent = self.unsent, b""
+        transport = self.transport
+        if not data or transport.is_closing():
+            return
+        if not transport.get_write_buffer_size():
+            if self._fd < 0:
+                socket = transport.get_extra_info("socket")
+                self._fd = socket.fileno() if socket is not None else -1
+            try:
+                data = data[os.write(self._fd, data) :]
+            except OSError:
+                pass  # the transport meets the same error, and tells of it in its own way
+        if data:
+            transport.write(data)
+
 
     def reply(self, status: int, is_kept: bool, is_head: bool, minor: int) -> int:
         """Send a short answer of the proxy's own; returns the octets of its body."""
@@ -382,7 +423,7 @@ class Downstream:
             body = b""
         extra = b"Retry-After: 1\r\n" if status in (429, 503) else b""
         connection = CLOSE_LINE if not is_kept else b"" if minor else KEEP_ALIVE_LINE
-        self.transport.write(b"%b%b%b%b\r\n%b" % (head, self.plane.date_line, extra, connection, body))
+        self.send(b"%b%b%b%b\r\n%b" % (head, self.plane.date_line, extra, connection, body))
         return len(body)
 
     def _refuse(self, bad: BadMessage, is_head: bool = False) -> None:
@@ -458,6 +499,7 @@ class Downstream:
         """Close when all has been sent, or when the client takes no more of it."""
         self.mode = LINGER
         self.pending = b""
+        self.send_rest()
         self.transport.close()
         self.set_deadline(self.listener.spec.timeouts.body_idle, DUE_LINGER)
 
@@ -465,6 +507,7 @@ class Downstream:
         """Say that we will send no more."""
         if not self.is_end_sent and not self.transport.is_closing():
             self.is_end_sent = True
+            self.send_rest()
             self.transport.write_eof()
 
     def start_tunnel(self) -> None:

@@ -17,6 +17,7 @@ from lbproxy.core.snapshot import Snapshot
 from lbproxy.core.spec import ListenerSpec
 from lbproxy.dataplane.ids import Ids
 from lbproxy.dataplane.placement import take_seat
+from lbproxy.dataplane.turn import Turn
 from lbproxy.dataplane.wire import RequestParser, ResponseParser
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Plane:
         "response_shapes",
         "snapshot",
         "tasks",
+        "turn",
         "unix_time",
         "trusted_shapes",
         "untrusted_shapes",
@@ -66,6 +68,7 @@ class Plane:
         self.loop: Final = loop
         self.cells: Final = cells
         self.log = log
+        self.turn: Final = Turn(loop, cells)
         self.requests: Final = RequestParser()
         self.responses: Final = ResponseParser()
         self.tasks: Final[set[asyncio.Task[None]]] = set()
@@ -80,6 +83,7 @@ class Plane:
 
     def use(self, snapshot: Snapshot) -> None:
         """Read this snapshot from now on."""
+        self.turn.count()
         policy = snapshot.headers
         untrusted = frozenset() if policy.x_forwarded == "pass" else FORWARDING
         trusted = FORWARDING if policy.x_forwarded == "off" else frozenset()

@@ -359,7 +359,7 @@ class Exchange:
     def interim(self, parser: ResponseParser, shape: Shape) -> bool:
         """A 1xx that is not the answer: pass it on to a client that knows them. False if it ended the attempt."""
         if self.minor and self.down != GONE:
-            self.downstream.transport.write(b"%b%b\r\n" % (parser.line, self.lines_of(shape, parser.values)))
+            self.downstream.send(b"%b%b\r\n" % (parser.line, self.lines_of(shape, parser.values)))
         return self.upstream is not None
 
     @staticmethod
@@ -434,7 +434,7 @@ class Exchange:
         if self.is_rechunked and size:
             body = b"%x\r\n%b\r\n" % (size, body)
         if not is_complete:
-            downstream.transport.write(b"%b%b%b\r\n" % (parser.line, lines, tail))
+            downstream.send(b"%b%b%b\r\n" % (parser.line, lines, tail))
             if size:
                 downstream.transport.write(body)
             self._wait_for_more()
@@ -477,7 +477,7 @@ class Exchange:
         rest of it still goes on."""
         upstream = self.upstream
         if self.down == BODY and self.status < 400 and upstream is not None and upstream.stay_for_request():
-            self.downstream.transport.write(last)
+            self.downstream.send(last)
             self.up = FINISHED
             self.downstream.set_deadline(self.downstream.listener.spec.timeouts.body_idle, DUE_BODY)
         else:
@@ -578,7 +578,7 @@ class Exchange:
         settle(self, now)
         downstream = self.downstream
         if last:
-            downstream.transport.write(last)
+            downstream.send_last(last, self.keep_alive)
         downstream.answered(self.keep_alive)
 
 

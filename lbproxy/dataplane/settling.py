@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 from lbproxy.core.ledger import (
     BACKEND_DURATION,
-    BACKEND_DURATION_SUM,
     BACKEND_OWNED,
     BACKEND_REQUESTS,
     BACKEND_SPILLS,
     BACKEND_SPILLS_RECEIVED,
-    DURATION_BOUNDS,
+    OWNER,
     POOL_DECISIONS,
     POOL_DURATION,
-    POOL_DURATION_SUM,
     POOL_FIRST_BYTE,
-    POOL_FIRST_BYTE_SUM,
     POOL_REQUEST_BYTES,
     POOL_REQUESTS,
     POOL_RESPONSE_BYTES,
+    observe_duration,
 )
 
 if TYPE_CHECKING:
@@ -37,29 +34,20 @@ def settle(exchange: Exchange, now: float) -> None:
     micros = exchange.duration_us = int((now - exchange.started) * 1e6)
     pool = exchange.pool
     if pool is not None:
-        cells = plane.cells
-        row = pool.row
-        status = exchange.status
-        code = (status if status < 600 else 500) // 100 - 1
-        if status:
-            cells[row + POOL_REQUESTS + code] += 1
-        if exchange.decision >= 0:
-            cells[row + POOL_DECISIONS + exchange.decision] += 1
-        if exchange.request_bytes:
-            cells[row + POOL_REQUEST_BYTES] += exchange.request_bytes
-        cells[row + POOL_RESPONSE_BYTES] += exchange.response_bytes
         backend = exchange.backend
-        if backend is not None and exchange.first_byte_us >= 0:
-            cells[backend.row + BACKEND_REQUESTS + code] += 1
-            owner = exchange.owner
-            if owner is backend:
-                cells[backend.row + BACKEND_OWNED] += 1
-            elif owner is not None:
-                cells[owner.row + BACKEND_OWNED] += 1
-                cells[owner.row + BACKEND_SPILLS + _SPILL_COLUMNS[exchange.decision]] += 1
-                cells[backend.row + BACKEND_SPILLS_RECEIVED] += 1
-        if status and not exchange.upgraded:
-            _observe(exchange, pool, backend, now, micros)
+        if exchange.request_bytes:
+            plane.cells[pool.row + POOL_REQUEST_BYTES] += exchange.request_bytes
+        if (
+            exchange.decision == OWNER
+            and exchange.first_byte_us == micros
+            and exchange.sent == exchange.started
+            and not exchange.upgraded
+            and backend is exchange.owner
+            and backend is not None
+        ):
+            plane.turn.tally(pool, backend, _code(exchange.status), micros, exchange.response_bytes)
+        else:
+            _count(exchange, pool, backend, now, micros)
     if exchange.held:
         exchange.held.clear()
     if exchange.tried:
@@ -68,23 +56,41 @@ def settle(exchange: Exchange, now: float) -> None:
         plane.log(exchange)
 
 
-def _observe(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, micros: int) -> None:
-    """Put the durations into their histograms. On a reused connection, with an answer that came in one piece, they are
-    all the same, and the bucket is looked up once."""
+def _code(status: int) -> int:
+    """Which of the code classes a status is in."""
+    return (status if status < 600 else 500) // 100 - 1
+
+
+def _count(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, micros: int) -> None:
     cells = exchange.plane.cells
     row = pool.row
-    bucket = bisect_left(DURATION_BOUNDS, micros)
-    cells[row + POOL_DURATION + bucket] += 1
-    cells[row + POOL_DURATION_SUM] += micros
-    first_byte_us = exchange.first_byte_us
-    if first_byte_us < 0 or backend is None:
+    status = exchange.status
+    code = _code(status)
+    if status:
+        cells[row + POOL_REQUESTS + code] += 1
+    if exchange.decision >= 0:
+        cells[row + POOL_DECISIONS + exchange.decision] += 1
+    cells[row + POOL_RESPONSE_BYTES] += exchange.response_bytes
+    if backend is not None and exchange.first_byte_us >= 0:
+        cells[backend.row + BACKEND_REQUESTS + code] += 1
+        owner = exchange.owner
+        if owner is backend:
+            cells[backend.row + BACKEND_OWNED] += 1
+        elif owner is not None:
+            cells[owner.row + BACKEND_OWNED] += 1
+            cells[owner.row + BACKEND_SPILLS + _SPILL_COLUMNS[exchange.decision]] += 1
+            cells[backend.row + BACKEND_SPILLS_RECEIVED] += 1
+    if status and not exchange.upgraded:
+        _observe(exchange, pool, backend, now, micros)
+
+
+def _observe(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, micros: int) -> None:
+    """Put the durations into their histograms."""
+    cells = exchange.plane.cells
+    observe_duration(cells, pool.row + POOL_DURATION, micros)
+    if exchange.first_byte_us < 0 or backend is None:
         return
     if exchange.sent != exchange.started:
         micros = int((now - exchange.sent) * 1e6)
-        bucket = bisect_left(DURATION_BOUNDS, micros)
-    cells[backend.row + BACKEND_DURATION + bucket] += 1
-    cells[backend.row + BACKEND_DURATION_SUM] += micros
-    if first_byte_us != micros:
-        bucket = bisect_left(DURATION_BOUNDS, first_byte_us)
-    cells[row + POOL_FIRST_BYTE + bucket] += 1
-    cells[row + POOL_FIRST_BYTE_SUM] += first_byte_us
+    observe_duration(cells, backend.row + BACKEND_DURATION, micros)
+    observe_duration(cells, pool.row + POOL_FIRST_BYTE, exchange.first_byte_us)

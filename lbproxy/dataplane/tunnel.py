@@ -113,7 +113,7 @@ def switch_protocols(exchange: Exchange, pool: Pool, upstream: Upstream, parser:
     exchange.first_byte_us = int((monotonic() - exchange.sent) * 1e6)
     lines = exchange.lines_of(shape, parser.values)
     tunnel = exchange.tunnel = Tunnel(exchange, pool, upstream)
-    downstream.transport.write(
+    downstream.send(
         b"%b%bConnection: Upgrade\r\nUpgrade: %b\r\n%b\r\n" % (parser.line, lines, protocol, exchange.own_lines(pool))
     )
     rest = upstream.start_tunnel()

@@ -1,0 +1,65 @@
+"""What one turn of the event loop has brought to its end: counted first, then sent.
+
+A turn reads from every connection that has something; the answers that it completes go out together when it is over,
+behind the requests for the backends. A client or a backend that is written to while its processor sleeps is woken for
+every single message, and that costs the writer 2.6 microseconds a time; written to in a row, it is awake already (a
+tenth of all CPU time under load, measured on two cores).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, final
+
+from lbproxy.core.ledger import Cells
+
+if TYPE_CHECKING:
+    from lbproxy.core.balance import Backend, Pool
+    from lbproxy.dataplane.downstream import Downstream
+
+
+@final
+class Turn:
+    """Gathers while the loop's callbacks run. What a client has got whole has been counted, whatever happens then."""
+
+    __slots__ = ("_answered", "_cells", "_is_ending", "_loop", "_tallied")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cells: Cells) -> None:
+        self._loop: Final = loop
+        self._cells: Final = cells
+        self._is_ending = False
+        self._tallied: Final[list[tuple[int, Backend]]] = []
+        self._answered: Final[list[Downstream]] = []
+
+    def tally(self, pool: Pool, backend: Backend, code: int, micros: int, size: int) -> None:
+        """A plain request (see `core.tally`) has been answered."""
+        tally = backend.tally
+        if not tally.codes:
+            self._tallied.append((pool.row, backend))
+            self._end_soon()
+        tally.codes.append(code)
+        tally.durations.append(micros)
+        tally.size += size
+
+    def send(self, downstream: Downstream) -> None:
+        """Send what `downstream.unsent` holds when the turn is over."""
+        self._answered.append(downstream)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._is_ending = False
+        self.count()
+        for downstream in self._answered:
+            downstream.send_rest()
+        self._answered.clear()
+
+    def count(self) -> None:
+        """Count what has been gathered."""
+        for pool_row, backend in self._tallied:
+            backend.tally.count(self._cells, pool_row, backend.row)
+        self._tallied.clear()
