@@ -101,7 +101,6 @@ class Plane:
     def tick(self) -> None:
         """Bring `now` and the Date line up to date."""
         self.now = monotonic()
-        self.ids.tick()
         self.unix_time = time.time()
         second = int(self.unix_time)
         if second != self.date_second:
