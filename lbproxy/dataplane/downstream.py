@@ -415,7 +415,6 @@ class Downstream:
         if data:
             transport.write(data)
 
-
     def reply(self, status: int, is_kept: bool, is_head: bool, minor: int) -> int:
         """Send a short answer of the proxy's own; returns the octets of its body."""
         head, body = _reply_head(status)

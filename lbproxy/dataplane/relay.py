@@ -18,8 +18,6 @@ from lbproxy.core.headers import (
     CHUNKED_LINE,
     CLOSE_LINE,
     KEEP_ALIVE_LINE,
-    LENGTH,
-    Connection,
     RequestShape,
     Shape,
     Values,
@@ -38,6 +36,7 @@ from lbproxy.core.ledger import (
 from lbproxy.core.retry import IDEMPOTENT
 from lbproxy.core.trace import Trace
 from lbproxy.dataplane import flow
+from lbproxy.dataplane.answer import Answer, interim_lines
 from lbproxy.dataplane.connections import start_connecting, take_idle
 from lbproxy.dataplane.deadlines import (
     DUE_BODY,
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from lbproxy.dataplane.downstream import Downstream
 
 _NO_SHAPE: Final = RequestShape((), frozenset())
-_WITHOUT_LENGTH: Final = frozenset((b"content-length",))
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 
 
@@ -356,16 +354,10 @@ class Exchange:
 
     # The answer.
 
-    def interim(self, parser: ResponseParser, shape: Shape) -> bool:
-        """A 1xx that is not the answer: pass it on to a client that knows them. False if it ended the attempt."""
+    def interim(self, parser: ResponseParser, shape: Shape) -> None:
+        """A 1xx that is not the answer: pass it on to a client that knows them."""
         if self.minor and self.down != GONE:
-            self.downstream.send(b"%b%b\r\n" % (parser.line, self.lines_of(shape, parser.values)))
-        return self.upstream is not None
-
-    @staticmethod
-    def lines_of(shape: Shape, values: Values) -> bytes:
-        """The lines to forward of an answer that has no body."""
-        return shape.lines(values, connection_of(shape, values).named | _WITHOUT_LENGTH)
+            self.downstream.send(b"%b%b\r\n" % (parser.line, interim_lines(shape, parser.values)))
 
     def switch_protocols(self, parser: ResponseParser, shape: Shape) -> None:
         """The backend answered 101."""
@@ -381,40 +373,22 @@ class Exchange:
         """The current attempt failed: `error` is an index into `ledger.UPSTREAM_ERRORS`."""
         attempt_failed(self, error)
 
-    def respond(
-        self,
-        parser: ResponseParser,
-        shape: Shape,
-        connection: Connection,
-        framing: int,
-        length: int,
-        body: bytes,
-        is_complete: bool,
-    ) -> None:
+    def respond(self, answer: Answer, body: bytes, is_complete: bool) -> None:
         """The final head of the answer has come, with the first octets of its body, perhaps all of them."""
-        plane = self.plane
-        downstream = self.downstream
-        pool, backend = self.pool, self.backend
-        assert pool is not None
-        assert backend is not None
-        status = parser.status
+        status = answer.status
         if status >= 500 and is_tried_elsewhere(self, status):
             return
+        plane = self.plane
+        downstream = self.downstream
+        pool = self.pool
+        assert pool is not None
         now = monotonic()
         self.first_byte_us = int((now - self.sent) * 1e6)
         self.up = RESPONDING
         self.status = status
-        values = parser.values
-        without = connection.named
-        if framing == LENGTH:
-            written = values[shape.content_length]
-            if len(written) > 1 and (written[0] == 48 or written[-1] < 48):  # "0", " "
-                values = _with_length(shape, values, length)
-        elif status == 204:
-            without = without | _WITHOUT_LENGTH
-        tail = b"" if shape.date else plane.date_line
-        if framing >= CHUNKED:
-            self.named = without
+        tail = b"" if answer.is_dated else plane.date_line
+        if answer.framing >= CHUNKED:
+            self.named = answer.named
             if self.minor:
                 self.is_rechunked = True
                 tail += CHUNKED_LINE
@@ -429,19 +403,18 @@ class Exchange:
             tail += KEEP_ALIVE_LINE
         if downstream.shows_decisions or pool.cookies is not None:
             tail += self.own_lines(pool)
-        lines = shape.lines(values, without) if without else shape.template % values
         size = self.response_bytes = len(body)
         if self.is_rechunked and size:
             body = b"%x\r\n%b\r\n" % (size, body)
         if not is_complete:
-            downstream.send(b"%b%b%b\r\n" % (parser.line, lines, tail))
+            downstream.send(b"%b%b\r\n" % (answer.lines, tail))
             if size:
                 downstream.transport.write(body)
             self._wait_for_more()
         elif self.down == DONE:
-            self.finish(now, True, b"%b%b%b\r\n%b" % (parser.line, lines, tail, body))
+            self.finish(now, True, b"%b%b\r\n%b" % (answer.lines, tail, body))
         else:
-            self._answer_ended(now, b"%b%b%b\r\n%b" % (parser.line, lines, tail, body))
+            self._answer_ended(now, b"%b%b\r\n%b" % (answer.lines, tail, body))
 
     def own_lines(self, pool: Pool) -> bytes:
         """What the proxy itself has to say in the head of an answer: the decision, and a new affinity cookie."""
@@ -580,12 +553,3 @@ class Exchange:
         if last:
             downstream.send_last(last, self.keep_alive)
         downstream.answered(self.keep_alive)
-
-
-def _with_length(shape: Shape, values: Values, length: int) -> Values:
-    """The values with a Content-Length made new, if it was not written as we write it."""
-    at = shape.content_length
-    written = b"%d" % length
-    if values[at] == written:
-        return values
-    return (*values[:at], written, *values[at + 1 :])

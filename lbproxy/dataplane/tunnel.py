@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 from lbproxy.core.exchange import DONE, RESPONDING
 from lbproxy.core.headers import Shape, upgrade_protocols
 from lbproxy.core.ledger import POOL_UPGRADED, POOL_UPGRADED_OPEN
+from lbproxy.dataplane.answer import interim_lines
 from lbproxy.dataplane.deadlines import DUE_TUNNEL
 from lbproxy.dataplane.plane import monotonic
 
@@ -111,7 +112,7 @@ def switch_protocols(exchange: Exchange, pool: Pool, upstream: Upstream, parser:
     exchange.status = 101
     exchange.upgraded = True
     exchange.first_byte_us = int((monotonic() - exchange.sent) * 1e6)
-    lines = exchange.lines_of(shape, parser.values)
+    lines = interim_lines(shape, parser.values)
     tunnel = exchange.tunnel = Tunnel(exchange, pool, upstream)
     downstream.send(
         b"%b%bConnection: Upgrade\r\nUpgrade: %b\r\n%b\r\n" % (parser.line, lines, protocol, exchange.own_lines(pool))

@@ -9,14 +9,12 @@ from lbproxy.core.headers import (
     CHUNKED,
     LENGTH,
     NO_BODY,
-    NO_CONNECTION,
-    UNTIL_CLOSE,
     BadMessage,
-    connection_of,
     response_framing,
 )
 from lbproxy.core.ledger import BACKEND_OPENED
 from lbproxy.dataplane import flow
+from lbproxy.dataplane.answer import Answer
 from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder
 
 if TYPE_CHECKING:
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
 
 # Octets of a response head at the most, interim ones included each by itself.
 MAX_HEAD_BYTES: Final = 131_072
+# How large a head may be that is remembered, for the next one may be the same.
+_MEMO_BYTES: Final = 2048
 # Interim answers of one attempt at the most.
 MAX_INTERIM: Final = 32
 # Seconds in which a backend may take what was left to send when a tunnel ended.
@@ -59,7 +59,8 @@ class Upstream:
         # between exchanges
         "idle_until", "reused",
         # for one exchange
-        "_buffer", "_decoder", "_interim", "_keep_alive", "_left", "exchange", "mode", "read_paused", "write_paused",
+        "_buffer", "_decoder", "_interim", "_keep_alive", "_last", "_left", "exchange", "mode", "read_paused",
+        "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -77,6 +78,7 @@ class Upstream:
         self.read_paused = False
         self.write_paused = False
         self._buffer = b""
+        self._last: Answer | None = None
         self._interim = 0
         self._left = 0
         self._decoder: ChunkedDecoder | None = None
@@ -229,66 +231,81 @@ class Upstream:
             data = self._buffer + data
             self._buffer = b""
         exchange = cast("Exchange", self.exchange)
-        parser = self.plane.responses
-        shapes = self.plane.response_shapes
         while True:
+            answer = self._last
+            if answer is not None and data.startswith(answer.head) and not exchange.is_head:
+                break  # the same as the last one, to the octet, as from many backends within a second
             end = data.find(END_OF_HEAD) + 4
             if end == 3:
                 self._await_head(data)
                 return
-            head = data if end == len(data) else data[:end]
-            try:
-                parser.parse(head)
-                shape = shapes.known.get(parser.names) or shapes.learn(parser.names)
-                framing, length = response_framing(shape, parser.values, parser.status, exchange.is_head)
-            except BadMessage:
-                exchange.attempt_failed(PROTOCOL)
-                return
-            status = parser.status
-            if status >= 200:
+            answer = self._parse_head(exchange, data[:end], data)
+            if answer is not None:
                 break
-            if status == 101:
-                self._buffer = data[end:]
-                exchange.switch_protocols(parser, shape)
-                return
-            self._interim += 1
-            if self._interim > MAX_INTERIM:
-                exchange.attempt_failed(PROTOCOL)
-                return
-            if not exchange.interim(parser, shape):
+            if exchange is not self.exchange or self.mode != HEAD:
                 return
             data = data[end:]
             if not data:
                 return
-        connection = connection_of(shape, parser.values) if shape.connection else NO_CONNECTION
-        self._keep_alive = not connection.close and (parser.minor == 1 or connection.keep_alive)
-        size = len(data) - end
+        self._keep_alive = answer.is_kept
+        start = len(answer.head)
+        size = len(data) - start
+        framing = answer.framing
         if framing == LENGTH:
+            length = answer.length
             if size == length:
-                body = data[end:]
-                if self._keep_alive:
-                    parser.skip(body)
-                exchange.respond(parser, shape, connection, framing, length, body, True)
+                exchange.respond(answer, data[start:], True)
             elif size > length:
-                self._buffer = data[end + length :]  # whatever lies behind an answer makes the connection unusable
-                exchange.respond(parser, shape, connection, framing, length, data[end : end + length], True)
+                self._buffer = data[start + length :]  # whatever lies behind an answer makes the connection unusable
+                exchange.respond(answer, data[start : start + length], True)
             else:
                 self.mode = BODY
                 self._left = length - size
-                exchange.respond(parser, shape, connection, framing, length, data[end:], False)
+                exchange.respond(answer, data[start:], False)
         elif framing == NO_BODY:
-            self._buffer = data[end:]
-            exchange.respond(parser, shape, connection, framing, 0, b"", True)
+            self._buffer = data[start:]
+            exchange.respond(answer, b"", True)
         elif framing == CHUNKED:
             self.mode = CHUNKS
             self._decoder = ChunkedDecoder(is_request=False)
-            exchange.respond(parser, shape, connection, framing, -1, b"", False)
+            exchange.respond(answer, b"", False)
             if size and self.mode == CHUNKS:
-                self._read_chunks(data[end:])
+                self._read_chunks(data[start:])
         else:
             self.mode = REST
             self._keep_alive = False
-            exchange.respond(parser, shape, connection, UNTIL_CLOSE, -1, data[end:], False)
+            exchange.respond(answer, data[start:], False)
+
+    def _parse_head(self, exchange: Exchange, head: bytes, data: bytes) -> Answer | None:
+        """Take a complete head apart, with which `data` begins. None when it is not the final one, or ended the attempt
+        or the HTTP on this connection."""
+        parser = self.plane.responses
+        shapes = self.plane.response_shapes
+        try:
+            parser.parse(head)
+            shape = shapes.known.get(parser.names) or shapes.learn(parser.names)
+            framing, length = response_framing(shape, parser.values, parser.status, exchange.is_head)
+        except BadMessage:
+            exchange.attempt_failed(PROTOCOL)
+            return None
+        status = parser.status
+        if status >= 200:
+            answer = Answer(head, parser, shape, framing, length)
+            if len(head) <= _MEMO_BYTES and not exchange.is_head:
+                self._last = answer
+            if answer.is_kept and framing == LENGTH and len(data) - len(head) == length:
+                parser.skip(data[len(head) :])
+            return answer
+        if status == 101:
+            self._buffer = data[len(head) :]
+            exchange.switch_protocols(parser, shape)
+            return None
+        self._interim += 1
+        if self._interim > MAX_INTERIM:
+            exchange.attempt_failed(PROTOCOL)
+        else:
+            exchange.interim(parser, shape)
+        return None
 
     def _await_head(self, data: bytes) -> None:
         """The head is not complete: keep what came, unless it cannot become one."""
