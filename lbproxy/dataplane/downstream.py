@@ -147,7 +147,7 @@ class Downstream:
             self._hold(self.pending[self._at :] + data if self.pending else data, 0)
         else:
             self._lingered += len(data)
-            if self._lingered > _LINGER_BYTES:
+            if self._lingered > _LINGER_BYTES and not self._has_unsent():
                 self.transport.abort()
 
     def eof_received(self) -> bool:
@@ -169,8 +169,12 @@ class Downstream:
         listener = self.listener
         listener.connections.discard(self)
         self.plane.cells[listener.row + LISTENER_OPEN] -= 1
-        if self.exchange.tunnel is not None:
-            self.exchange.tunnel.close()
+        tunnel = self.exchange.tunnel
+        if tunnel is not None:
+            data = flow.rest(self.transport) if exc is not None else b""
+            if data:
+                tunnel.up(data)
+            tunnel.close()
         elif self.mode != LINGER:
             client_left(self.exchange)
         self.mode = LINGER
@@ -225,6 +229,10 @@ class Downstream:
             self._refuse(BadMessage(408, "request_timeout", "the request head took too long"))
         else:
             out_of_time(self.exchange, due)
+
+    def _has_unsent(self) -> bool:
+        """Whether the client has not been sent everything yet."""
+        return self.transport.get_write_buffer_size() > 0 or flow.unsent(self.transport) > 0
 
     def _is_taking(self) -> bool:
         """Whether the client still takes what it is sent, however slowly: more of the answer has reached it than when
@@ -448,7 +456,7 @@ class Downstream:
         was_complete = exchange.down == states.DONE
         exchange.down = states.IDLE
         if not is_kept or not was_complete:
-            self._close(was_complete and not self.pending)
+            self._close(was_complete and not self.pending and self.mode != TUNNEL)
             return
         if self.is_end_seen and not self.pending:
             self._end()

@@ -8,6 +8,7 @@ at most one buffer per side.
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import sys
 from fcntl import ioctl
@@ -46,6 +47,19 @@ def unsent(transport: asyncio.Transport) -> int:
     except OSError:
         return 0
     return int.from_bytes(answer, sys.byteorder)
+
+
+def rest(transport: asyncio.Transport) -> bytes:
+    """What the kernel still holds for us of a connection that the loop has given up. A loop closes at the first write
+    error, but what the peer had said before it went is there to be read. Only inside `connection_lost`."""
+    socket = transport.get_extra_info("socket")
+    parts = []
+    try:
+        while data := os.read(socket.fileno(), HIGH_WATER):
+            parts.append(data)
+    except OSError:
+        pass  # that was all
+    return b"".join(parts)
 
 
 def reset(transport: asyncio.Transport) -> None:

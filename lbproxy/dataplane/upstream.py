@@ -41,6 +41,7 @@ REST: Final = 4
 TUNNEL: Final = 5
 ANSWERED: Final = 6  # nothing any more, but the request is still being sent
 DEAD: Final = 7
+LEAVING: Final = 8  # nothing anybody wants to know, while the client's last word is being sent
 
 # Indexes into ledger.UPSTREAM_ERRORS.
 RESET: Final = 3
@@ -104,14 +105,15 @@ class Upstream:
             cast("Tunnel", cast("Exchange", self.exchange).tunnel).down(data)
         elif mode == ANSWERED:
             cast("Exchange", self.exchange).attempt_failed(PROTOCOL)
-        else:
+        elif mode != LEAVING:
             self.close()  # nobody asked: what it says now must not become the next answer
 
     def eof_received(self) -> bool:
         exchange = self.exchange
         mode = self.mode
         if exchange is None:
-            self.close()
+            if mode != LEAVING:
+                self.close()
         elif exchange.tunnel is not None:
             return exchange.tunnel.down_end()
         elif mode == REST:
@@ -124,6 +126,8 @@ class Upstream:
     def connection_lost(self, exc: Exception | None) -> None:
         if self.is_counted:
             self.backend.connections -= 1
+        if exc is not None and self.exchange is not None:
+            self._read_rest()
         exchange = self.exchange
         mode, self.mode = self.mode, DEAD
         if mode == IDLE:
@@ -135,6 +139,13 @@ class Upstream:
                 exchange.response_end(b"")
             else:
                 exchange.attempt_failed(RESET if exc is not None else CLOSED_EARLY)
+
+    def _read_rest(self) -> None:
+        """Sending has failed, or reading: take what the backend had said before it went."""
+        self.write_paused = True  # nobody is to have this connection for another exchange
+        data = flow.rest(self.transport)
+        if data:
+            self.data_received(data)
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -199,12 +210,20 @@ class Upstream:
         mode, self.mode = self.mode, DEAD
         if mode == IDLE:
             self._leave_idle()
-        if mode == TUNNEL and self.transport.get_write_buffer_size():
-            # What is still to be sent is the client's last word; the backend has a moment to take it.
-            self.transport.close()
-            self.plane.loop.call_later(LAST_WORD_S, self.transport.abort)
+        transport = self.transport
+        if (
+            mode == TUNNEL
+            and not transport.is_closing()
+            and (transport.get_write_buffer_size() or flow.unsent(transport))
+        ):
+            # What is still to be sent is the client's last word; the backend has a moment to take it. What it says
+            # itself is read and dropped: octets that nobody reads would make the kernel reset the connection.
+            self.mode = LEAVING
+            self.resume_reading()
+            transport.write_eof()
+            self.plane.loop.call_later(LAST_WORD_S, transport.abort)
         else:
-            self.transport.abort()
+            transport.abort()
 
     def _leave_idle(self) -> None:
         try:

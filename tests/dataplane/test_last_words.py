@@ -1,0 +1,208 @@
+"""Who leaves in the middle of what the other side sends says a last word, and it arrives.
+
+The kernel keeps what has come before a reset, but a loop that fails to write closes at once. The clients here are bare
+sockets, for one whose write failed must go on reading too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from lbproxy.core import ledger
+from lbproxy.dataplane import flow
+from tests.dataplane.harness import PATIENCE_S, Plane, Talk, answer, backend, pool_of, read_head, request, running
+
+UPGRADE = b"Connection: Upgrade\r\nUpgrade: echo\r\n"
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+# The standard library's loop and ours: how a write error is told of is a loop's own affair.
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def on_both_loops(scene: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @pytest.mark.parametrize("loop", LOOPS)
+    @functools.wraps(scene)
+    def test(*args: Any, loop: str, **kwargs: Any) -> None:
+        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+            runner.run(scene(*args, **kwargs))
+
+    signature = inspect.signature(scene)
+    loop = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)
+    test.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), loop])
+    return cast(Callable[..., None], test)
+
+
+class Client:
+    """A client that says its last word, or sends without an end, and reads whatever happens to that."""
+
+    def __init__(self, proxy: Plane) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.socket = socket.create_connection(("127.0.0.1", proxy.port))
+        self.socket.setblocking(False)
+        self._sending: asyncio.Task[None] | None = None
+
+    async def say(self, octets: bytes) -> None:
+        await self._loop.sock_sendall(self.socket, octets)
+
+    def upload(self) -> None:
+        self._sending = asyncio.create_task(self._upload())
+
+    async def _upload(self) -> None:
+        try:
+            while True:
+                await self.say(b"x" * 65536)
+        except OSError:
+            pass
+
+    async def read(self, enough: bytes | int | None = None) -> bytes:
+        """What comes, up to some octets, or so many, or the end."""
+        octets = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while enough is None or (enough not in octets if isinstance(enough, bytes) else len(octets) < enough):
+                try:
+                    data = await self._loop.sock_recv(self.socket, 65536)
+                except ConnectionError:
+                    return octets
+                if not data:
+                    return octets
+                octets += data
+        return octets
+
+    async def close(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        self.socket.close()
+
+
+def cut(sock: socket.socket) -> None:
+    """Let its closing be a reset."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def leaving(last_word: bytes, *, is_reset: bool, switched: bytes = SWITCHED) -> Talk:
+    """A backend that takes a part of what is sent to it, says its last word and goes: what it has not read makes the
+    kernel reset the connection."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(switched)
+        await reader.readexactly(300_000)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.transport.set_write_buffer_limits(0)
+        writer.write(last_word)
+        await writer.drain()
+        while flow.unsent(cast(asyncio.Transport, writer.transport)):  # noqa: ASYNC110  # a reset takes along what has not arrived; nobody tells
+            await asyncio.sleep(0.001)
+        if is_reset:
+            cut(writer.get_extra_info("socket"))
+        writer.transport.abort()
+
+    return talk
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+@pytest.mark.parametrize("size", [2, 100_000])
+@on_both_loops
+async def test_the_last_word_of_a_backend_that_leaves_an_upload_arrives(is_reset: bool, size: int) -> None:
+    last_word = b"\x88\x00" * (size // 2)
+    async with (
+        backend(leaving(last_word, is_reset=is_reset)) as served,
+        running(pool_of(served.port)) as proxy,
+    ):
+        for _ in range(20):
+            client = Client(proxy)
+            await client.say(request("GET", "/", UPGRADE, close=False))
+            assert await client.read(len(SWITCHED)) == SWITCHED
+            client.upload()
+            assert await client.read(size) == last_word
+            await client.close()
+        await proxy.settled(lambda: proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 0)
+
+
+@on_both_loops
+async def test_the_last_word_to_a_client_that_does_not_read_yet_arrives() -> None:
+    """So much that the proxy stops reading from the backend, and learns of its end by not being able to write."""
+    last_word = b"\x88\x00" * 180_000
+    async with (
+        backend(leaving(last_word, is_reset=True)) as served,
+        running(pool_of(served.port)) as proxy,
+    ):
+        client = Client(proxy)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        await client.say(request("GET", "/", UPGRADE, close=False))
+        assert await client.read(len(SWITCHED)) == SWITCHED
+        client.upload()
+        await proxy.settled(lambda: proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 0)
+        assert await client.read(len(last_word)) == last_word
+        await client.close()
+
+
+@pytest.mark.parametrize("size", [3, 30_000])
+@on_both_loops
+async def test_the_last_word_of_a_client_that_leaves_a_download_arrives(size: int) -> None:
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        sock = writer.get_extra_info("socket").dup()
+        writer.write(SWITCHED)
+        await writer.drain()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        loop = asyncio.get_running_loop()
+
+        async def send() -> None:
+            try:
+                while True:
+                    await loop.sock_sendall(sock, b"x" * 65536)
+            except OSError:
+                pass
+
+        sending = asyncio.create_task(send())
+        said = b""
+        with contextlib.suppress(OSError):
+            while data := await loop.sock_recv(sock, 65536):
+                said += data
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        sock.close()
+        heard.put_nowait(said)
+
+    async with backend(talk) as served, running(pool_of(served.port)) as proxy:
+        for _ in range(20):
+            client = Client(proxy)
+            await client.say(request("GET", "/", UPGRADE, close=False))
+            await client.read(300_000)
+            await client.say(b"bye" * (size // 3))
+            cut(client.socket)
+            await client.close()
+            assert await asyncio.wait_for(heard.get(), PATIENCE_S) == b"bye" * (size // 3)
+        await proxy.settled(lambda: proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 0)
+
+
+@pytest.mark.parametrize("is_reset", [True, False])
+@on_both_loops
+async def test_an_early_answer_to_an_upload_arrives_when_its_backend_goes_at_once(is_reset: bool) -> None:
+    refusal = answer(b"n" * 50_000, "413 Content Too Large", b"Connection: close\r\n")
+    async with (
+        backend(leaving(refusal, is_reset=is_reset, switched=b"")) as served,
+        running(pool_of(served.port)) as proxy,
+    ):
+        for _ in range(20):
+            client = Client(proxy)
+            await client.say(b"POST / HTTP/1.1\r\nHost: a\r\nX-User-ID: kim\r\nContent-Length: 1000000000\r\n\r\n")
+            client.upload()
+            got = await client.read(b"n" * 50_000)
+            assert got.startswith(b"HTTP/1.1 413")
+            assert got.endswith(b"\r\n\r\n" + b"n" * 50_000)
+            await client.close()
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
