@@ -23,7 +23,14 @@ from lbproxy.control.reload import Refused, Reloader, ReloadResult, needs_restar
 from lbproxy.control.ring_changes import RingChanges, serving_ring
 from lbproxy.control.source import Source, Watcher
 from lbproxy.control.wellbeing import Mandate, States, Traffic, Wellbeing
-from lbproxy.core.ledger import BACKEND_ERRORS, BACKEND_IN_FLIGHT, BACKEND_REQUESTS, CODE_CLASSES, UPSTREAM_ERRORS
+from lbproxy.core.ledger import (
+    BACKEND_ERRORS,
+    BACKEND_IN_FLIGHT,
+    BACKEND_REQUESTS,
+    BACKEND_UPGRADED_OPEN,
+    CODE_CLASSES,
+    UPSTREAM_ERRORS,
+)
 from lbproxy.core.ring import Ring
 from lbproxy.core.spec import Config
 from lbproxy.observe.journal import Stderr, describe
@@ -141,7 +148,9 @@ class Instance(Views):
         first, errors = row + BACKEND_REQUESTS, row + BACKEND_ERRORS
         good = sum(sum(cells[first : first + _GOOD]) for cells in slabs)
         bad = sum(cells[first + _GOOD] + sum(cells[errors : errors + len(UPSTREAM_ERRORS)]) for cells in slabs)
-        return Traffic(good, bad, sum(cells[row + BACKEND_IN_FLIGHT] for cells in slabs))
+        return Traffic(
+            good, bad, sum(cells[row + BACKEND_IN_FLIGHT] + cells[row + BACKEND_UPGRADED_OPEN] for cells in slabs)
+        )
 
     # Reloading.
 

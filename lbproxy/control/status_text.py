@@ -35,7 +35,8 @@ def _pool(pool: Document) -> Iterator[str]:
     panic = ", NOBODY IS ELIGIBLE" if pool["panic"] else ""
     yield (
         f"pool {pool['name']}: {pool['eligible']} of {len(backends)} backends eligible{panic}, "
-        f"{pool['in_flight']} in flight, {sum(pool['requests'].values())} requests, ring {pool['ring']['fingerprint']}"
+        f"{pool['in_flight']} in flight, {pool['upgraded_open']} upgraded, {sum(pool['requests'].values())} requests, "
+        f"ring {pool['ring']['fingerprint']}"
     )
     width = max([len("backend"), *(len(each["name"]) for each in backends)])
     yield (
@@ -68,6 +69,8 @@ def _weight(backend: Document) -> str:
 
 def _notes(backend: Document) -> str:
     notes = []
+    if backend["upgraded_open"]:
+        notes.append(f"{backend['upgraded_open']} upgraded")
     if backend["state"] == "draining":
         notes.append("empty, can be stopped" if backend["empty"] else "not empty yet")
     if backend["state_until"]:

@@ -52,7 +52,7 @@ class Orders(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a backend has done so far, and what it holds now."""
+    """What a backend has done so far, and what it holds now, tunnels included."""
 
     good: int
     bad: int

@@ -126,7 +126,7 @@ WORKER_REJECTED: Final = 4  # + index into REJECTIONS
 
 POOL_COLUMNS: Final[tuple[Column, ...]] = (
     *_family("requests_total", "Requests answered, by class of the final status.", "code", CODE_CLASSES),
-    Column("requests_in_flight", "gauge", "Requests now being handled."),
+    Column("requests_in_flight", "gauge", "Requests that backends now hold, and what tunnels count as."),
     Column("client_aborts_total", "counter", "Requests whose client went away before the answer had ended."),
     Column("upgraded_connections_open", "gauge", "WebSockets and other tunnels now open."),
     Column("upgraded_connections_total", "counter", "WebSockets and other tunnels opened."),
@@ -176,10 +176,11 @@ BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
     *_family(
         "upstream_requests_total", "Answers received from the backend, by class of the status.", "code", CODE_CLASSES
     ),
-    Column("upstream_requests_in_flight", "gauge", "Requests the backend now holds."),
+    Column("upstream_requests_in_flight", "gauge", "Requests the backend now holds, and what its tunnels count as."),
     Column("upstream_connections", "gauge", "Connections to the backend, in use or kept for reuse.", "state", "active"),
     Column("upstream_connections", "gauge", "Connections to the backend, in use or kept for reuse.", "state", "idle"),
     Column("upstream_connections_opened_total", "counter", "Connections opened to the backend."),
+    Column("upstream_upgraded_connections_open", "gauge", "WebSockets and other tunnels to the backend now open."),
     Column(
         "route_owned_requests_total",
         "counter",
@@ -205,10 +206,11 @@ BACKEND_IN_FLIGHT: Final = 5
 BACKEND_ACTIVE: Final = 6
 BACKEND_IDLE: Final = 7
 BACKEND_OPENED: Final = 8
-BACKEND_OWNED: Final = 9
-BACKEND_SPILLS: Final = 10  # + 0 hot, 1 full, 2 failover, 3 pinned
-BACKEND_SPILLS_RECEIVED: Final = 14
-BACKEND_ERRORS: Final = 15  # + index into UPSTREAM_ERRORS
+BACKEND_UPGRADED_OPEN: Final = 9
+BACKEND_OWNED: Final = 10
+BACKEND_SPILLS: Final = 11  # + 0 hot, 1 full, 2 failover, 3 pinned
+BACKEND_SPILLS_RECEIVED: Final = 15
+BACKEND_ERRORS: Final = 16  # + index into UPSTREAM_ERRORS
 BACKEND_DURATION: Final = BACKEND_ERRORS + len(UPSTREAM_ERRORS)
 
 # Where the sum of a histogram stands: behind its buckets.

@@ -1,4 +1,8 @@
-"""An upgraded connection (RFC 9110 7.8): octets both ways until both sides have ended, each in its own time."""
+"""An upgraded connection (RFC 9110 7.8): octets both ways until both sides have ended, each in its own time.
+
+A tunnel lives for hours and mostly says nothing, so it does not hold the seat of its request: it gives that back, and
+counts as `bounded_load.tunnel_weight` seats from there on.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from lbproxy.core.exchange import DONE, RESPONDING
 from lbproxy.core.headers import Shape, upgrade_protocols
-from lbproxy.core.ledger import POOL_UPGRADED, POOL_UPGRADED_OPEN
+from lbproxy.core.ledger import BACKEND_UPGRADED_OPEN, POOL_UPGRADED, POOL_UPGRADED_OPEN
 from lbproxy.dataplane.answer import interim_lines
 from lbproxy.dataplane.deadlines import DUE_TUNNEL
 from lbproxy.dataplane.plane import monotonic
@@ -31,15 +35,25 @@ class Tunnel:
         self._idle_s: Final = pool.spec.timeout.tunnel
         self.is_client_done = False
         self.is_backend_done = False
-        pool.account.tunnels.add(self)
+        account = pool.account
+        account.tunnels.add(self)
+        # What is entered is left with the same names, whatever the configuration says by then.
+        self._homes: Final = account.homes
+        self._row: Final = upstream.backend.row
         cells = exchange.plane.cells
         cells[pool.row + POOL_UPGRADED] += 1
         cells[pool.row + POOL_UPGRADED_OPEN] += 1
-        # What is entered is left with the same names, whatever the configuration says by then.
-        self._homes: Final = pool.account.homes
-        self._row: Final = upstream.backend.row
+        cells[self._row + BACKEND_UPGRADED_OPEN] += 1
         if self._homes is not None and exchange.h >= 0:
             self._homes.enter(exchange.h, self._row)
+        exchange.has_seat = False
+        account.begin_tunnel(upstream.backend, exchange.h, self._weight())
+        exchange.plane.seat_is_free(pool)
+
+    def _weight(self) -> float:
+        """What a tunnel of the pool counts as, as the configuration in force has it: all of a backend's count alike."""
+        pool = self._pool
+        return self._exchange.plane.snapshot.pools.get(pool.name, pool).spec.bounded_load.tunnel_weight
 
     def up(self, data: bytes) -> None:
         """Octets from the client."""
@@ -88,12 +102,18 @@ class Tunnel:
         """The tunnel is over, by both ends, an error, a deadline or a move."""
         exchange = self._exchange
         exchange.keep_alive = False
-        self._pool.account.tunnels.discard(self)
-        exchange.plane.cells[self._pool.row + POOL_UPGRADED_OPEN] -= 1
+        exchange.tunnel = None
+        plane = exchange.plane
+        pool = self._pool
+        account = pool.account
+        account.tunnels.discard(self)
+        account.end_tunnel(self._upstream.backend, self._weight())
+        plane.cells[pool.row + POOL_UPGRADED_OPEN] -= 1
+        plane.cells[self._row + BACKEND_UPGRADED_OPEN] -= 1
         if self._homes is not None and exchange.h >= 0:
             self._homes.leave(exchange.h, self._row)
-        exchange.tunnel = None
         exchange.finish(monotonic(), False)
+        plane.seat_is_free(pool)
 
 
 def switch_protocols(exchange: Exchange, pool: Pool, upstream: Upstream, parser: ResponseParser, shape: Shape) -> bool:

@@ -24,6 +24,7 @@ from typing import Final, Self, cast
 
 from lbproxy.core.ledger import (
     BACKEND_IN_FLIGHT,
+    BACKEND_UPGRADED_OPEN,
     LISTENER_OPEN,
     POOL_UPGRADED_OPEN,
     TABLES,
@@ -61,7 +62,7 @@ SHARED: Final = frozenset(kind for kind, columns in TABLES.items() if not column
 HELD: Final[dict[RowKind, tuple[int, ...]]] = dict.fromkeys(TABLES, ()) | {
     "listener": (LISTENER_OPEN,),
     "pool": (POOL_UPGRADED_OPEN,),
-    "backend": (BACKEND_IN_FLIGHT,),
+    "backend": (BACKEND_IN_FLIGHT, BACKEND_UPGRADED_OPEN),
 }
 
 
