@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Literal
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +27,7 @@ from lbproxy.simulate.placements import (
     jump_bucket,
     placements,
 )
-from lbproxy.simulate.plot import ticks
+from lbproxy.simulate.plot import Chart, Series, svg, ticks
 from lbproxy.simulate.progress import Progress
 from lbproxy.simulate.scenes import ALGORITHMS, Scene, run
 from lbproxy.simulate.traffic import Arrival, Habits, Load, Traffic, imagined
@@ -272,3 +274,32 @@ class TestUnequalBackends:
         assert spread.outcome.others.share <= 0.01
         assert plain.outcome.neighbours.share is not None
         assert plain.outcome.neighbours.share > 0.2
+
+
+def texts(chart: Chart) -> list[tuple[float, float, str]]:
+    """Where what is written in a chart."""
+    root = ElementTree.fromstring(svg([chart]))
+    return [
+        (float(each.get("x", "0")), float(each.get("y", "0")), each.text or "")
+        for each in root.iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+def bars(names: list[str], values: list[float]) -> Chart:
+    points = tuple((float(at), value) for at, value in enumerate(values))
+    return Chart("t", "d", "x", "y", (Series("s", points),), "bars", tuple(names), is_percent=True)
+
+
+def test_names_that_would_touch_stand_on_two_lines() -> None:
+    for count, lines in ((4, 1), (9, 2)):
+        names = [f"algorithm-{at}" for at in range(count)]
+        places = [(x, y) for x, y, text in texts(bars(names, [0.5] * count)) if text in names]
+        assert len(places) == count
+        assert len({y for _, y in places}) == lines
+        for (left, y), (right, other) in pairwise(sorted(places)):
+            assert y != other or right - left > 80
+
+
+def test_a_bar_says_how_high_it_is_even_when_it_is_nothing() -> None:
+    written = [text for _, _, text in texts(bars(["a", "b", "c"], [0.0, 0.0123, 0.7564]))]
+    assert [text for text in written if text in ("0", "1.23", "75.6")] == ["0", "1.23", "75.6"]

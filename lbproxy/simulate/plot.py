@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, floor, log10
 from typing import Final, Literal
 from xml.sax.saxutils import escape
@@ -25,8 +26,11 @@ _HEIGHT: Final = 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 20, 50, 60
 _LEGEND_LINE: Final = 20
 _TICKS: Final = 6
-# About how many letters fit side by side under the horizontal axis.
-_LETTERS: Final = 95
+# About how many letters fit under the horizontal axis, on two lines.
+_LETTERS: Final = 190
+# About how wide a letter under the axis is, and how wide a bar must be to carry its value.
+_LETTER: Final = 7.0
+_WIDE: Final = 22.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,10 @@ def _style() -> str:
         'text{font-family:system-ui,"Segoe UI","Helvetica Neue",Arial,sans-serif;font-size:13px;fill:#1f2328}'
         ".small{font-size:12px;fill:#59636e}.head{font-size:15px;font-weight:600}.mid{text-anchor:middle}"
         ".end{text-anchor:end}.paper{fill:#fff;stroke:#d1d9e0}.axis{stroke:#59636e}.grid{stroke:#d1d9e0}"
+        ".tiny{font-size:11px;fill:#59636e}.halo{paint-order:stroke;stroke:#fff;stroke-width:4px}"
         f".line{{fill:none;stroke-width:2}}.dash{{stroke-dasharray:6 4}}{light}"
-        "@media (prefers-color-scheme: dark){text{fill:#f0f6fc}.small{fill:#9198a1}"
+        "@media (prefers-color-scheme: dark){text{fill:#f0f6fc}.small,.tiny{fill:#9198a1}"
+        ".halo{stroke:#0d1117}"
         f".paper{{fill:#0d1117;stroke:#3d444d}}.axis{{stroke:#9198a1}}.grid{{stroke:#3d444d}}{dark}}}"
     )
 
@@ -131,9 +137,13 @@ class _Drawing:
             shown = f"{tick * 100:g} %" if chart.is_percent else f"{tick:g}"
             yield f'<text class="small end" x="{_LEFT - 8}" y="{y + 4}">{shown}</text>'
         yield f'<path class="axis" d="M{_LEFT} {bottom}H{right}"/>'
-        for x, name in self._names_below():
-            yield f'<text class="small mid" x="{self._x(x)}" y="{bottom + 18}">{escape(name)}</text>'
-        yield f'<text class="small mid" x="{(_LEFT + right) / 2:g}" y="{bottom + 40}">{escape(chart.x_label)}</text>'
+        names = list(self._names_below())
+        is_crowded = self._is_crowded(names)
+        for at, (x, name) in enumerate(names):
+            y = bottom + 18 + (13 if is_crowded and at % 2 else 0)
+            yield f'<text class="small mid" x="{self._x(x)}" y="{y}">{escape(name)}</text>'
+        y = bottom + (48 if is_crowded else 40)
+        yield f'<text class="small mid" x="{(_LEFT + right) / 2:g}" y="{y}">{escape(chart.x_label)}</text>'
         middle = (_TOP + bottom) / 2
         yield (
             f'<text class="small mid" x="16" y="{middle:g}" transform="rotate(-90 16 {middle:g})">'
@@ -150,6 +160,13 @@ class _Drawing:
         every = max(1, ceil(letters / _LETTERS))
         yield from ((float(at), name) for at, name in enumerate(groups) if at % every == 0)
 
+    def _is_crowded(self, names: Sequence[tuple[float, str]]) -> bool:
+        """Whether neighbours would touch: then they stand on two lines in turn."""
+        return any(
+            self._x(right) - self._x(left) < (len(one) + len(other)) / 2 * _LETTER + 4
+            for (left, one), (right, other) in pairwise(names)
+        )
+
     def _bars(self, at: int, series: Series) -> Iterator[str]:
         count = len(self._chart.series)
         slot = self._x(1) - self._x(0)
@@ -161,6 +178,9 @@ class _Drawing:
                 f'<rect class="f{at % len(_COLOURS)}" x="{left:.1f}" y="{top}" width="{width * 0.92:.1f}" '
                 f'height="{max(0.0, _HEIGHT - _BOTTOM - top):.1f}"/>'
             )
+            if width >= _WIDE:  # a bar of nothing is only seen by its value
+                shown = f"{y * 100:.3g}" if self._chart.is_percent else f"{y:.3g}"
+                yield f'<text class="tiny mid halo" x="{left + width * 0.46:.1f}" y="{top - 5:.1f}">{shown}</text>'
 
     def _line(self, at: int, series: Series) -> Iterator[str]:
         colour = at % len(_COLOURS)
@@ -174,7 +194,7 @@ class _Drawing:
         for (left, top), names in labels.items():
             yield f'<circle class="f{colour}" cx="{left}" cy="{top}" r="3.5"/>'
             if any(names):
-                side, shift = ("small end", -6) if left > _WIDTH * 0.8 else ("small", 6)
+                side, shift = ("small halo end", -6) if left > _WIDTH * 0.8 else ("small halo", 6)
                 yield f'<text class="{side}" x="{left + shift:.1f}" y="{top - 6:.1f}">{escape(", ".join(names))}</text>'
 
     def _legend(self, at: int, series: Series) -> Iterator[str]:

@@ -168,14 +168,25 @@ def jump(progress: Begin, trials: int = FILLING_TRIALS, seed: int = 1, bins: int
         ),
         tuple(rows),
     )
+    walking = [row for row in rows if row["points"] is not None]
+    jumping = [row for row in rows if row["points"] is None]
     chart = Chart(
         title="Full bins in the end",
-        description="Clockwise probing with one point per bin, the same with a hundred, and random jump.",
-        x_label="epsilon, method",
+        description="Walking clockwise against jumping, with one point per bin, and at last with a hundred.",
+        x_label="epsilon, and points per bin of those that walk",
         y_label="full bins",
-        series=(Series("full bins", tuple((float(at), float(row["full"] or 0)) for at, row in enumerate(rows))),),
+        series=(_full(walking, "clockwise to the next bin"), _full(jumping, "random jump")),
         kind="bars",
-        groups=tuple(f"{row['epsilon']} {'jump' if row['points'] is None else row['points']}" for row in rows),
+        groups=tuple(f"{row['epsilon']}, {row['points']} {_plural(row['points'])}" for row in walking),
         is_percent=True,
     )
     return Report("jump", {"bins": bins, "balls": balls, "trials": trials, "seed": seed}, (table,), (chart,))
+
+
+def _full(rows: Sequence[Row], name: str) -> Series:
+    """The full bins of these rows, one bar each."""
+    return Series(name, tuple((float(at), float(row["full"] or 0)) for at, row in enumerate(rows)))
+
+
+def _plural(points: object) -> str:
+    return "point" if points == 1 else "points"
