@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
-from benchmarks import loads, proxies, wrk
+from benchmarks import features, loads, proxies, wrk
 from benchmarks.figures import DIRECT, CheckResult, LoadResult, Round, summarize
 from benchmarks.goals import GOALS, Goal, Results
 from benchmarks.machine import free_port
@@ -22,6 +24,7 @@ from benchmarks.proxies.base import await_answer
 from benchmarks.proxies.lbproxy import render
 from benchmarks.report import goal_table, load_table, tables
 from lbproxy.control.config import loads as load_config
+from lbproxy.dataplane import settling
 
 CORES = os.sched_getaffinity(0)
 ROUND = Round(requests_per_s=1000.0, megabytes_per_s=1.0, median_us=100.0, p99_us=200.0, cpu_us=20.0, busy=0.5)
@@ -175,3 +178,44 @@ def test_the_sink_reads_no_faster_than_its_rate(tmp_path: Path) -> None:
             connection.close()
     finally:
         process.stop()
+
+
+# What each capability costs
+
+
+@pytest.mark.parametrize("variant", features.VARIANTS, ids=lambda variant: variant.name)
+def test_a_variant_lacks_what_its_name_says(tmp_path: Path, variant: features.Variant) -> None:
+    setting = Setting(tmp_path, 18000, 18009, 1, (Backend("b1", 18001),), False, 1000)
+    config = load_config(yaml.safe_dump(features.changed(yaml.safe_load(render(setting)), variant)), "bench.yaml")
+    (pool,) = config.pools
+    has = {
+        "hot keys": pool.hot_keys.mode != "off",
+        "bounded load": pool.bounded_load.factor is not None,
+        "health": pool.health.kind != "none",
+        "ejection": pool.ejection.consecutive_errors > 0,
+        "retry": pool.retry.attempts > 1,
+        "access log": bool(config.log.access.path),
+    }
+    assert {what for what, is_on in has.items() if not is_on} == {
+        what for what in has if variant.name.endswith(" off") and what in variant.name
+    }
+
+
+def test_a_cost_is_taken_within_rounds() -> None:
+    def rounds(*cpus: float) -> list[Round]:
+        return [replace(ROUND, cpu_us=cpu, requests_per_s=1e6 / cpu) for cpu in cpus]
+
+    taken = {"default": rounds(20.0, 40.0, 20.0), "log-off": rounds(16.0, 35.0, 17.0)}
+    base, without = features.table(taken, {"default": "default", "log-off": "log off"}, ()).rows
+    assert base == ("default", "50,000", "20.0", "", "", "", "", "")
+    assert without == ("log off", "58,824", "17.0", "4.00", "3.00", "5.00", "15.0", "15.0")
+
+
+def test_the_proxy_that_does_not_count_runs_another_function() -> None:
+    if not str(settling.__file__).endswith(".py"):
+        pytest.skip("lbproxy is compiled here, and then that proxy is left out")
+    (uncounted,) = [each for each in features.compared(os.environ) if each.variant is features.UNCOUNTED]
+    ask = "from lbproxy.dataplane import recovery, relay; print(recovery.settle.__module__, relay.settle.__module__)"
+    env = {**os.environ, **uncounted.environment(Setting(Path(), 0, 0, 1, (), False, 1))}
+    said = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, check=True, env=env)
+    assert said.stdout.split() == ["sitecustomize", "sitecustomize"]
