@@ -41,6 +41,7 @@ examples:
   lbproxy simulate --hot 20%            what one user with a fifth of the traffic does to the others
   lbproxy config --resolved | less      the configuration with every default filled in
   lbproxy schema > lbproxy.schema.json  for editors
+  lbproxy dashboards export grafana     the dashboards for Grafana, the rules for Prometheus
 
 Without -c the configuration is ./lbproxy.yaml or /etc/lbproxy/lbproxy.yaml.
 exit codes: 0 well, 1 what was asked about is bad, 2 wrong usage, 3 cannot reach the instance, 4 reload refused
@@ -215,6 +216,21 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     )
     schema.set_defaults(command=_schema)
 
+    dashboards = commands.add_parser(
+        "dashboards",
+        help="write out the Grafana dashboards and Prometheus rules",
+        description="The Grafana dashboards and Prometheus rules that belong to this version.",
+    )
+    actions = dashboards.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=_Parser)
+    export = actions.add_parser(
+        "export",
+        help="write them into a folder",
+        description="Write the dashboards into DIR and the rules into DIR/rules, over what may be there.",
+    )
+    export.add_argument("folder", metavar="DIR", help="the folder; it is made if it is not there")
+    _json_option(export)
+    export.set_defaults(command=_export_dashboards)
+
     version = commands.add_parser(
         "version",
         help="print the versions of lbproxy and of what it runs on",
@@ -355,6 +371,19 @@ def _schema(arguments: argparse.Namespace) -> int:
     from lbproxy.control.reference import json_schema
 
     _print_json(json_schema())
+    return OK
+
+
+def _export_dashboards(arguments: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from lbproxy.observe.dashboards import export
+
+    written = [str(path) for path in export(Path(arguments.folder))]
+    if arguments.json:
+        _print_json({"files": written})
+    else:
+        print("\n".join(written))
     return OK
 
 

@@ -16,6 +16,7 @@ import pytest
 from lbproxy import __version__, cli
 from lbproxy.control.config import load, loads
 from lbproxy.core.hashing import hash_key
+from lbproxy.observe import dashboards
 from tests.tools import IS_COMPILED, PACKAGE_HOME
 
 ROOT = Path(__file__).parent.parent
@@ -257,6 +258,25 @@ def test_demo_hands_on_its_options(calls: list[object]) -> None:
     assert cli.main(["demo"]) == 0
     assert cli.main(["demo", "--seconds", "1.5", "--backends", "4", "--port", "8080", "--calm"]) == 0
     assert calls == [(None, 3, None, False), (1.5, 4, 8080, True)]
+
+
+def test_dashboards_are_written_out_and_named(capsys: Output, tmp_path: Path) -> None:
+    assert cli.main(["dashboards", "export", "some/folder"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    folder = tmp_path / "some" / "folder"
+    assert out.splitlines() == [f"some/folder/{name}" for name in dashboards.shipped()]
+    assert {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.*")} == dashboards.shipped()
+    assert cli.main(["dashboards", "export", "--json", "some/folder"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"files": out.splitlines()}
+
+
+def test_dashboards_that_cannot_be_written_are_one_line(capsys: Output, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main(["dashboards", "export", "file"]) == 1
+    assert one_line(capsys.readouterr().err).startswith("lbproxy: ")
+    assert cli.main(["dashboards"]) == 2
+    assert "the following arguments are required: ACTION" in one_line(capsys.readouterr().err)
 
 
 def test_an_interrupt_says_nothing(calls: list[object], capsys: Output) -> None:
