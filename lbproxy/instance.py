@@ -13,7 +13,6 @@ from typing import Final
 
 from lbproxy.control.admin.view import Decision, Document, Rejected
 from lbproxy.control.build import build
-from lbproxy.control.checks import MAX_TOKENS
 from lbproxy.control.config import ConfigError, decode, reads
 from lbproxy.control.events import EventJournal, Events
 from lbproxy.control.hot_watch import HotWatch
@@ -36,7 +35,7 @@ from lbproxy.core.spec import Config
 from lbproxy.observe.journal import Stderr, describe
 from lbproxy.observe.tracing import CannotTrace, Tracing, check
 from lbproxy.supervisor import CannotApply, CannotStart, Supervisor
-from lbproxy.views import Views
+from lbproxy.views import Views, check_tokens
 
 # Which of the counted answers are a backend's good ones.
 _GOOD: Final = len(CODE_CLASSES) - 1
@@ -238,10 +237,8 @@ class Instance(Views):
 
     def _check_decisions(self, pool: str, decisions: Sequence[Decision], is_forced: bool) -> None:
         state = self.being.pools[pool]
+        check_tokens(state, decisions)
         after = self._side_after(state, state, decisions)
-        tokens = sum(after.weights.values()) * state.spec.vnodes
-        if tokens > MAX_TOKENS:
-            raise Rejected(422, f"these weights make {tokens:,.0f} tokens, more than {MAX_TOKENS:,}")
         if state.serving and not after.ring.tokens and not is_forced:
             raise Rejected(409, f"nobody in {pool} would be left to serve; force it if that is meant")
 

@@ -11,11 +11,14 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from lbproxy import __version__
 from lbproxy.control.admin.documents import override_document, pools_document, workers_document
+from lbproxy.control.admin.openapi import STEPS
 from lbproxy.control.admin.view import Decision, Document, Rejected
+from lbproxy.control.checks import MAX_TOKENS
 from lbproxy.control.events import Events
 from lbproxy.control.explain import Step, steps
 from lbproxy.control.health_families import health_families
@@ -197,7 +200,7 @@ class Views:
 
     # A key.
 
-    def explain(self, pool: str, key: bytes) -> Document:
+    def explain(self, pool: str, key: bytes, most: int = STEPS) -> Document:
         found = self._pool(pool)
         h = hash_key(key)
         backend, decision, why = _decide(found, key, h)
@@ -205,7 +208,7 @@ class Views:
         pin = found.pinned(key)
         words = self.being.pools[pool].words
         reasons = found.explain(h)
-        known = {step.backend.name: step for step in self._steps(found, h)}
+        told = zip(reasons[:most], islice(self._steps(found, h), most), strict=True)
         return {
             "pool": pool,
             "key": key.decode("utf-8", "backslashreplace"),
@@ -223,9 +226,8 @@ class Views:
                 "decision": DECISIONS[decision] if backend is not None else None,
                 "why": why,
             },
-            "preference": [
-                _preference(found, each, reason, words[each.name], known[each.name]) for each, reason in reasons
-            ],
+            "preference": [_preference(found, each, reason, words[each.name], step) for (each, reason), step in told],
+            "further": max(0, len(reasons) - most),
         }
 
     @staticmethod
@@ -238,6 +240,7 @@ class Views:
     async def plan_change(self, pool: str, decisions: Sequence[Decision]) -> Document:
         self._pool(pool)
         state = self.being.pools[pool]
+        check_tokens(state, decisions)
         here, there = self._side_now(state), self._side_after(state, state, decisions)
         samples = await self.supervisor.keys()
         found = await asyncio.to_thread(plan_pool, here, there, samples.get(pool, Keys()))
@@ -276,6 +279,16 @@ class Views:
             and (name in before.serving or before.states.get(name, DRAINING) == DRAINING or name not in before.states)
         ]
         return Side(state.spec, weights, serving, self.supervisor.config.zone)
+
+
+def check_tokens(state: PoolState, decisions: Sequence[Decision]) -> None:
+    """Before any ring is built. Raises Rejected for weights that make one too large."""
+    of = {decision.backend: decision for decision in decisions}
+    names = [backend.name for backend in state.spec.backends]
+    _check_names(state.spec.name, names, decisions)
+    tokens = sum(_weight_after(state, name, of.get(name)) for name in names) * state.spec.vnodes
+    if tokens > MAX_TOKENS:
+        raise Rejected(422, f"these weights make {tokens:,.0f} tokens, more than {MAX_TOKENS:,}")
 
 
 def _check_names(pool: str, names: Sequence[str], decisions: Sequence[Decision]) -> None:

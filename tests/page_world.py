@@ -216,6 +216,7 @@ class PoolModel:
             "pin": None,
             "decision": {"backend": serving.name if serving else None, "decision": decision, "why": why},
             "preference": steps,
+            "further": 0,
         }
 
     def _next(self, name: str, h: int) -> int:

@@ -68,8 +68,8 @@ class Instance:
     def hot_keys(self, pool: str) -> dict[str, Any]:
         return {"pool": pool, "keys": []}
 
-    def explain(self, pool: str, key: bytes) -> dict[str, Any]:
-        return {"pool": pool, "key_hex": key.hex()}
+    def explain(self, pool: str, key: bytes, most: int = 0) -> dict[str, Any]:
+        return {"pool": pool, "key_hex": key.hex(), "most": most}
 
     def ring(self, pool: str) -> Ring | None:
         return None
@@ -188,6 +188,7 @@ async def test_metrics(served: Served) -> None:
 @pytest.mark.parametrize(
     "path",
     [
+        "/v1/openapi.json",
         "/v1/info",
         "/v1/config",
         "/v1/workers",
@@ -227,7 +228,9 @@ async def test_every_answer_says_little_about_itself_and_is_not_kept(served: Ser
         ("GET", "/v1/pools/api/explain", 400, "name one key: key, or key_hex for octets that are no text"),
         ("GET", "/v1/pools/api/explain?key=", 400, "the key is empty, and an empty key counts as a missing one"),
         ("GET", "/v1/pools/api/explain?key_hex=xy", 400, "key_hex is not hexadecimal"),
-        ("GET", "/v1/pools/api/explain?kee=ann", 400, "there is no 'kee'; there is key, key_hex"),
+        ("GET", "/v1/pools/api/explain?kee=ann", 400, "there is no 'kee'; there is key, key_hex, steps"),
+        ("GET", "/v1/pools/api/explain?key=ann&steps=0", 400, "steps must be a whole number from 1 to 1000"),
+        ("GET", "/v1/pools/api/explain?key=ann&steps=1.5", 400, "steps must be a whole number from 1 to 1000"),
         ("GET", "/v1/events?after=x", 400, "after must be the number of an event"),
     ],
 )
@@ -294,7 +297,17 @@ async def test_keys_are_octets_and_may_stand_in_the_query_or_in_the_body(served:
         status, text, _ = await served.get(path + query)
         assert (status, bytes.fromhex(json.loads(text)["key_hex"])) == (200, octets)
     status, document = await served.write("POST", path, {"key": "ann"}, token=None)
-    assert (status, document["key_hex"]) == (200, b"ann".hex())
+    assert (status, document["key_hex"], document["most"]) == (200, b"ann".hex(), 10)
+    _, document = await served.write("POST", path, {"key": "ann", "steps": 3}, token=None)
+    assert document["most"] == 3
+    assert json.loads((await served.get(path + "?key=ann&steps=40"))[1])["most"] == 40
+    for broken in (
+        b'{"key": "\\ud800"}',
+        b'{"key_hex": "6", "steps": true}',
+        b'{"key": "a", "steps": true}',
+        b'{"key": "a", "key_hex": null}',
+    ):
+        assert (await served.write("POST", path, broken, token=None, kind="application/json"))[0] == 400
 
 
 # Who may change something
@@ -417,6 +430,9 @@ async def test_decisions(
         ({"weight": 1, "ttl": "10"}, "ttl"),
         ({"weight": 1, "ttl": 0}, "ttl must be a duration"),
         ({"weight": 1, "ttl": True}, "ttl must be a duration"),
+        ({"weight": 1, "ttl": 1e300}, "ttl must be a duration"),
+        ({"weight": 1, "ttl": 10**400}, "ttl must be a duration"),
+        ({"weight": 1, "reason": "\ud800"}, "the body holds a text that is none"),
         ({"weight": 1, "reason": 5}, "reason must be a text"),
         ({"weight": 1, "reason": "x" * 501}, "reason must be a text"),
         ({"weight": 1, "force": "yes"}, "force must be true or false"),

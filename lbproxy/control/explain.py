@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from lbproxy.core.hashing import SPACE, hash_key, tokens
@@ -70,12 +71,13 @@ def explain(pool: PoolSpec, key: bytes) -> Explanation:
 
 
 def steps(ring: Ring, position: int, backends: Mapping[str, BackendSpec], version: int) -> Iterator[Step]:
-    """A key's preference list: every backend with the token that puts it there, the owner first."""
+    """A key's preference list: every backend with the token that puts it there, the owner first. Each step takes as
+    long as it takes to make all of its backend's tokens, so take no more of them than are wanted."""
     met: set[int] = set()
     points = ring.tokens
     start = ring.locate(position)
-    standing = len(set(ring.owners))
-    for at in [*range(start, len(points)), *range(start)]:
+    standing = sum(count > 0 for count in ring.counts)
+    for at in chain(range(start, len(points)), range(start)):
         member = ring.owners[at]
         if member in met:
             continue

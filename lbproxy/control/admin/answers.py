@@ -46,6 +46,9 @@ async def read_json(request: web.Request) -> dict[str, Any]:
         raise Rejected(415, "the body must be application/json")
     try:
         content = json.loads(body, parse_constant=_refuse_constant)
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half of a pair, such as "\ud800"
+        raise Rejected(400, "the body holds a text that is none: Unicode has no such character") from None
     except (ValueError, RecursionError):
         raise Rejected(400, "the body is not JSON") from None
     if not isinstance(content, dict):

@@ -60,6 +60,7 @@ def _pool(scene: Scene, pool: Pool) -> Document:
         "hot_keys": {"mode": pool.spec.hot_keys.mode},
         "eligible": len(serving),
         "panic": not serving,
+        "panic_mode": pool.spec.panic,
         "ring": _ring(pool, scene.rings.pools.get(pool.name, Change())),
         "backends": _backends(scene, pool),
     }

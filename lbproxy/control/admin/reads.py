@@ -7,6 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from lbproxy.control.admin.answers import INSTANCE, document, only, read_json
+from lbproxy.control.admin.openapi import MOST_STEPS, STEPS, description
 from lbproxy.control.admin.view import Rejected
 from lbproxy.observe.metrics import CONTENT_TYPE
 
@@ -16,6 +17,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/healthz", _healthz),
         web.get("/readyz", _readyz),
         web.get("/metrics", _metrics),
+        web.get("/v1/openapi.json", _openapi),
         web.get("/v1/info", _info),
         web.get("/v1/config", _config),
         web.get("/v1/workers", _workers),
@@ -43,6 +45,10 @@ async def _readyz(request: web.Request) -> web.Response:
 
 async def _metrics(request: web.Request) -> web.Response:
     return web.Response(body=request.app[INSTANCE].metrics().encode(), headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _openapi(request: web.Request) -> web.Response:
+    return document(description())
 
 
 async def _info(request: web.Request) -> web.Response:
@@ -91,20 +97,33 @@ async def _explain_body(request: web.Request) -> web.Response:
 
 
 def _explained(request: web.Request, asked: dict[str, Any]) -> web.Response:
-    only(asked, "key", "key_hex")
+    only(asked, "key", "key_hex", "steps")
     text, octets = asked.get("key"), asked.get("key_hex")
-    if isinstance(text, str) and octets is None:
+    if len(asked.keys() & {"key", "key_hex"}) != 1:
+        raise Rejected(400, "name one key: key, or key_hex for octets that are no text")
+    if isinstance(text, str):
         key = text.encode("utf-8", "surrogateescape")
-    elif isinstance(octets, str) and text is None:
+    elif isinstance(octets, str):
         try:
             key = bytes.fromhex(octets)
         except ValueError:
             raise Rejected(400, "key_hex is not hexadecimal") from None
     else:
-        raise Rejected(400, "name one key: key, or key_hex for octets that are no text")
+        raise Rejected(400, "a key is a text")
     if not key:
         raise Rejected(400, "the key is empty, and an empty key counts as a missing one")
-    return document(request.app[INSTANCE].explain(request.match_info["pool"], key))
+    return document(request.app[INSTANCE].explain(request.match_info["pool"], key, _steps(asked.get("steps", STEPS))))
+
+
+def _steps(asked: Any) -> int:
+    """How much of the preference list is told: a number, as text in a query."""
+    if isinstance(asked, str) and asked.isascii() and asked.isdigit():
+        asked = int(asked[:9])
+    if isinstance(asked, float) and asked.is_integer():
+        asked = int(asked)
+    if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= MOST_STEPS:
+        raise Rejected(400, f"steps must be a whole number from 1 to {MOST_STEPS}")
+    return asked
 
 
 def find_pool(request: web.Request) -> dict[str, Any]:

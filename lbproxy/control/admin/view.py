@@ -63,8 +63,8 @@ class View(Protocol):
         """The keys with the most work, and which of them are spread."""
         ...
 
-    def explain(self, pool: str, key: bytes) -> Document:
-        """Where a request with this key would go now, and why."""
+    def explain(self, pool: str, key: bytes, most: int = ...) -> Document:
+        """Where a request with this key would go now, and why; `most` is how much of its preference list is told."""
         ...
 
     def ring(self, pool: str) -> Ring | None:

@@ -9,14 +9,13 @@ from aiohttp import web
 
 from lbproxy.control.admin.answers import GUARD, INSTANCE, JOURNAL, document, only, read_json
 from lbproxy.control.admin.guard import who
+from lbproxy.control.admin.openapi import HEAVIEST, LONGEST_REASON
 from lbproxy.control.admin.reads import find_backend
 from lbproxy.control.admin.view import Decision, Rejected
-from lbproxy.control.values import BadValue, read_duration
+from lbproxy.control.values import LONGEST_DURATION_S, BadValue, read_duration
 
 DRAIN: Final = "drain"
 ACTIVE: Final = "active"
-LONGEST_REASON: Final = 500
-HEAVIEST: Final = 1_000_000
 
 
 def routes() -> list[web.RouteDef]:
@@ -138,9 +137,9 @@ def _seconds(ttl: Any) -> float | None:
             return read_duration(ttl)
         except BadValue as bad:
             raise Rejected(400, f"ttl {bad}") from None
-    if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < float("inf"):
+    if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl <= LONGEST_DURATION_S:
         return float(ttl)
-    raise Rejected(400, "ttl must be a duration such as 10m, or seconds above 0")
+    raise Rejected(400, "ttl must be a duration such as 10m, or seconds above 0, and a year at the most")
 
 
 async def _no_body(request: web.Request) -> None:

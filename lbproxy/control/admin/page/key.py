@@ -31,7 +31,8 @@ def answer(number: int, found: Mapping[str, Any]) -> str:
     owner = steps[0]["backend"] if steps else ""
     serving = found["decision"]["backend"] or ""
     items = "".join([_step(step, serving) for step in steps[:SHOWN]])
-    more = f'<li class="none">and {plural(len(steps) - SHOWN, "more backend")}</li>' if len(steps) > SHOWN else ""
+    hidden = max(0, len(steps) - SHOWN) + found["further"]
+    more = f'<li class="none">and {plural(hidden, "more backend")}</li>' if hidden else ""
     return (
         f'<div class="key" id="p{number}-key" data-turn="{position:.6f}" data-owner="{escape(owner)}" '
         f'data-serving="{escape(serving)}" data-hash="{escape(found["hash"])}">'
