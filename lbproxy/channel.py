@@ -89,6 +89,7 @@ class Report:
     applied   it now reads the generation `number`
     adopted   it now goes by the states `number`
     failing   `fields` name a backend that has failed too often in a row: pool, backend, error
+    names     of hot keys (`observe.names`), where they may be shown
     spans     of sampled requests (`observe.spans`), after `number` of them had to be left out
     keys      for the request `number`, `fields` are one pool's sample: pool, bits, seen, held; none of them at the end
     event     a line for the journal: `level`, `event`, `fields`

@@ -75,6 +75,7 @@ class Instance(Views):
         self.rings.keep(self.being.pools)
         self.supervisor.on_failing = self.being.observe_streak
         self.supervisor.on_spans = self._tracing.take
+        self.supervisor.on_names = self.names.take
         hot_watch = HotWatch(self.journal)
         self.supervisor.on_sweep = lambda: hot_watch.look(self.supervisor.snapshot.pools)
         self.reloader = Reloader(config, source.load, self._apply, self.journal)
@@ -180,6 +181,8 @@ class Instance(Views):
         self._account_rings(before, prepared.mandate.causes)
         self._prober.follow(config)
         self._tracing.follow(config)
+        if not config.admin.show_keys:
+            self.names.clear()
         self._emit.configure(config.log.level, config.log.format)
         is_complete = await self.supervisor.acknowledged(number)
         self.journal.info("configuration applied", generation=number, fingerprint=self.supervisor.snapshot.fingerprint)

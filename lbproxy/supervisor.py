@@ -92,6 +92,7 @@ class Supervisor:
         self.on_failing: Callable[[str, str, str], None] = _nothing
         # Told what a worker says of sampled requests, and how many of them it has left out.
         self.on_spans: Callable[[str, int], None] = _no_spans
+        self.on_names: Callable[[str], None] = _no_names
         # Called about once a second, when the pools here have judged which of their keys are hot.
         self.on_sweep: Callable[[], None] = _no_sweep
         self.restarts: dict[str, int] = {}
@@ -360,6 +361,8 @@ class Supervisor:
             self.on_failing(str(fields.get("pool")), str(fields.get("backend")), str(fields.get("error")))
         elif report.kind == "spans":
             self.on_spans(str(fields.get("spans")), report.number)
+        elif report.kind == "names":
+            self.on_names(str(fields.get("names")))
         elif report.kind == "keys" and report.number in self._keys:
             self._keys[report.number].take(fields)
             self._wake()
@@ -409,6 +412,10 @@ def _nothing(pool: str, backend: str, error: str) -> None:
 
 
 def _no_spans(text: str, dropped: int) -> None:
+    """Nor this."""
+
+
+def _no_names(text: str) -> None:
     """Nor this."""
 
 

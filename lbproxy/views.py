@@ -38,9 +38,10 @@ from lbproxy.core.sample import Keys
 from lbproxy.core.spec import Config
 from lbproxy.observe.facts import process_families
 from lbproxy.observe.lines import iso_time
+from lbproxy.observe.names import MOST_NAMED, KeyNames
 from lbproxy.supervisor import Supervisor
 
-HOT_KEYS_SHOWN = 10
+HOT_KEYS_SHOWN = MOST_NAMED
 SECTORS = 720
 
 
@@ -57,6 +58,7 @@ class Views:
 
     def __init__(self) -> None:
         self._shares = Shares()
+        self.names = KeyNames()
         self._started_at = time.time()
 
     # The instance.
@@ -178,6 +180,7 @@ class Views:
         hot = found.account.hot
         top = hot.top
         now, wall = time.monotonic(), time.time()
+        is_shown = self.supervisor.config.admin.show_keys
         keys = []
         for rank, row in enumerate(top.rows[:HOT_KEYS_SHOWN], start=1):
             known = hot.hot.get(row.key)
@@ -186,7 +189,7 @@ class Views:
                 {
                     "rank": rank,
                     "hash": f"0x{row.key:016x}",
-                    "key": None,
+                    "key": self.names.get(row.key) if is_shown else None,
                     "requests_share": row.requests / top.requests if top.requests else 0.0,
                     "work_share": row.work / top.work if top.work else 0.0,
                     "in_flight": row.held,
@@ -196,7 +199,7 @@ class Views:
                     "since": iso_time(int((wall + known.since - now) * 1000)) if known is not None else None,
                 }
             )
-        return {"pool": pool, "mode": found.spec.hot_keys.mode, "names_shown": False, "keys": keys}
+        return {"pool": pool, "mode": found.spec.hot_keys.mode, "names_shown": is_shown, "keys": keys}
 
     # A key.
 

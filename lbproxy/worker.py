@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import uvloop
@@ -46,6 +46,7 @@ from lbproxy.dataplane.listener import DataPlane
 from lbproxy.memories import map_memory, remember
 from lbproxy.observe.access_log import AccessLog
 from lbproxy.observe.journal import Fields, Journal, Level, LoggingBridge, describe
+from lbproxy.observe.names import MOST_NAMED, NameFinder
 from lbproxy.observe.slabs import Slabs
 from lbproxy.observe.spans import SpanLog
 
@@ -73,6 +74,7 @@ class Worker:
         self._plane: DataPlane | None = None
         self._log: AccessLog | None = None
         self._spans: SpanLog | None = None
+        self._names: NameFinder | None = None
         self._drain_timeout_s = 0.0
         self._stopping = asyncio.Event()
         self._channel = Channel(control, loop, self._receive, self._stopping.set)
@@ -155,7 +157,22 @@ class Worker:
         """What is told of each exchange that ends: the access log, by way of tracing once there was any."""
         if self._spans is None and config.tracing.otlp:
             self._spans = SpanLog(log, self._send_spans, self._loop)
-        return self._spans or log
+        return self._named(self._spans or log, config.admin.show_keys)
+
+    def _named(self, told: Callable[[Traced], None], are_keys_shown: bool) -> Callable[[Traced], None]:
+        """The same, with an eye for the names of the hottest keys where these may be shown."""
+        if self._names is not None:
+            self._names.close()
+        self._names = NameFinder(told, self._hottest, self._send_names, self._loop) if are_keys_shown else None
+        return self._names or told
+
+    def _hottest(self) -> Iterator[int]:
+        pools = self._snapshot.pools if self._snapshot is not None else {}
+        for pool in pools.values():
+            yield from [row.key for row in pool.account.hot.top.rows[:MOST_NAMED]]
+
+    def _send_names(self, text: str) -> None:
+        self._say(Report("names", fields={"names": text}))
 
     def _send_spans(self, text: str, dropped: int) -> bool:
         if not self._channel.is_clear:
@@ -210,6 +227,8 @@ class Worker:
             cut = await self._plane.drain(self._drain_timeout_s)
             if cut:
                 self.journal.warning("exchanges cut off", count=cut)
+        if self._names is not None:
+            self._names.close()
         if self._spans is not None:
             self._spans.close()
         if self._log is not None:

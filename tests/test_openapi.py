@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
@@ -224,7 +224,7 @@ def likely(document: Json) -> Json:
 
 
 # What no schema of single parameters can say: that exactly one of two is wanted; that a text is a configuration.
-NOT_HELD_TO: Final = {
+NOT_HELD_TO: Final[dict[str, list[Any]]] = {
     "GET /v1/pools/{pool}/explain": [positive_data_acceptance],
     "POST /v1/plan": [positive_data_acceptance],
 }
@@ -245,7 +245,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
 )
-def test_whatever_is_asked_is_answered_as_described(proxy: Proxy, case: schemathesis.Case) -> None:
+def test_whatever_is_asked_is_answered_as_described(proxy: Proxy, case: schemathesis.Case[Any]) -> None:
     case.call_and_validate(
         base_url=f"http://127.0.0.1:{proxy.admin_port}",
         headers={"Authorization": f"Bearer {TOKEN}"},

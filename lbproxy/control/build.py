@@ -33,6 +33,7 @@ def build(file: schema.File, source: str = "") -> spec.Config:
             listen=None if file.admin.listen is None else read_bind(file.admin.listen),
             socket=file.admin.socket,
             token_file=file.admin.token_file,
+            show_keys=file.admin.show_keys,
         ),
         log=spec.LogSpec(file.log.level, file.log.format, spec.AccessLogSpec(**dict(file.log.access))),
         tracing=spec.TracingSpec(**dict(file.tracing)),

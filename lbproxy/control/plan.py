@@ -149,6 +149,7 @@ def plan(
             *_changed(before, after, _CONFIG_APART),
             *(["match"] if before.routes != after.routes else []),
             *[f"listen {name}" for name in changed],
+            *(["admin.show_keys"] if before.admin.show_keys != after.admin.show_keys else []),
         ),
         needs_restart=tuple(needs_restart),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from lbproxy.control.config import ConfigError
@@ -36,7 +36,7 @@ def needs_restart(before: Config, after: Config) -> tuple[str, ...]:
     names = []
     if before.workers != after.workers:
         names.append("workers")
-    if before.admin != after.admin:
+    if before.admin != replace(after.admin, show_keys=before.admin.show_keys):
         names.append("admin")
     return tuple(names)
 

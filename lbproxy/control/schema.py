@@ -462,6 +462,11 @@ class Admin(Section):
     token_file: Text = Field(
         default="", description="File that holds the token for writing. Empty: no writing over TCP."
     )
+    show_keys: Truth = Field(
+        default=False,
+        description="Whether the hottest keys, which are personal data, are shown by name to all who may read. They "
+        "are never in metrics, nor in the operational log.",
+    )
 
 
 class AccessLog(Section):

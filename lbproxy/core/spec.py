@@ -291,11 +291,12 @@ class TracingSpec:
 
 @dataclass(frozen=True, slots=True)
 class AdminSpec:
-    """`listen` None: no TCP port. `socket` "": no Unix socket."""
+    """`listen` None: no TCP port. `socket` "": no Unix socket. `show_keys`: the hottest keys by name."""
 
     listen: Address | None = Address("127.0.0.1", 9901)
     socket: str = ""
     token_file: str = ""
+    show_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ that there are and against what a running instance answers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from lbproxy import __version__
@@ -51,7 +52,7 @@ _PROBLEMS: Final = {
 _ALWAYS: Final = (421, 500)
 _ON_WRITES: Final = (400, 401, 403, 413, 503)
 
-_TOKEN: Final = [{"token": []}]
+_TOKEN: Final[list[dict[str, list[str]]]] = [{"token": []}]
 
 _WEIGHT: Final = maybe(number("", minimum=0, maximum=HEAVIEST), "null: go by the file again.")
 _STATE: Final = one_of(("drain", "active"))
@@ -115,7 +116,7 @@ def _write(id: str, summary: str, answers: dict[int, Operation], *problems: int,
 
 
 def _operation(
-    id: str, tag: str, summary: str, answers: dict[int, Operation], problems: tuple[int, ...], **more: Any
+    id: str, tag: str, summary: str, answers: Mapping[int, Operation], problems: tuple[int, ...], **more: Any
 ) -> Operation:
     refused = {status: {"$ref": f"#/components/responses/{status}"} for status in sorted({*problems, *_ALWAYS})}
     responses = {str(status): answer for status, answer in sorted({**refused, **answers}.items())}
@@ -127,7 +128,7 @@ def _plain(id: str, tag: str, summary: str, kind: str, *problems: int, **more: A
     return _operation(id, tag, summary, {200: _answer("As it is now.", text(), kind)}, problems, **more)
 
 
-def _stream(about: str) -> Operation:
+def _stream(about: str) -> dict[int, Operation]:
     return {200: _answer(about, text(), "text/event-stream")}
 
 
