@@ -15,7 +15,8 @@ from lbproxy.core.affinity import key_finder
 from lbproxy.core.bound import Bound
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.hotkeys import HotKeys, Meter
-from lbproxy.core.ring import Ring, build_ring, moved
+from lbproxy.core.moves import moved
+from lbproxy.core.ring import Ring, build_ring
 from lbproxy.core.spec import KeySource, Sticky
 
 

@@ -10,7 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from lbproxy.core.hashing import hash_key
-from lbproxy.core.ring import Ring, build_ring, moved
+from lbproxy.core.moves import moved
+from lbproxy.core.ring import Ring, build_ring
 
 Document = dict[str, Any]
 START = 1_796_040_000.0

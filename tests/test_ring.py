@@ -17,7 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lbproxy.core.hashing import HASH_VERSIONS, SPACE, hash_key, token, tokens
-from lbproxy.core.ring import Ring, build_ring, moved, vnode_count
+from lbproxy.core.moves import moved
+from lbproxy.core.ring import Ring, build_ring, ring_in_pieces, vnode_count
 
 GOLDEN = Path(__file__).parent / "golden" / "ring_v1.json"
 SMALL = 97
@@ -112,6 +113,53 @@ class TestASetAndNothingElse:
         reused = build_ring(pool.items(), vnodes=8, reuse=build_ring(earlier.items(), vnodes=8))
         assert (fresh.tokens, fresh.owners, fresh.counts) == (reused.tokens, reused.owners, reused.counts)
         assert fresh.fingerprint == reused.fingerprint
+
+    @given(st.dictionaries(names, st.floats(0.5, 3), min_size=5, max_size=12), st.data())
+    def test_what_is_mended_is_what_is_built(self, earlier: dict[str, float], data: st.DataObject) -> None:
+        """A change that is small against the whole, which takes a shorter way."""
+        pool = dict(earlier)
+        kind = data.draw(st.sampled_from(["joins", "leaves", "changes"]))
+        name = "new, or not" if kind == "joins" else data.draw(st.sampled_from(sorted(earlier)))
+        if kind == "leaves":
+            del pool[name]
+        else:
+            pool[name] = data.draw(st.floats(0.01, 3))
+        before = build_ring(earlier.items(), vnodes=64)
+        fresh, mended = build_ring(pool.items(), vnodes=64), build_ring(pool.items(), vnodes=64, reuse=before)
+        for part in ("names", "weights", "counts", "tokens", "owners", "shift", "starts", "fingerprint"):
+            assert getattr(fresh, part) == getattr(mended, part), part
+        assert fresh.spans() == mended.spans()
+        for h in (0, SPACE // 3, SPACE - 1):
+            assert walk_names(fresh, h) == walk_names(mended, h)
+
+    @given(st.lists(st.sampled_from("abcdefgh"), min_size=4, unique=True), st.data())
+    def test_mending_where_tokens_collide(self, members: list[str], data: st.DataObject) -> None:
+        """On a circle so small that some tokens collide and some do not."""
+        kept = data.draw(st.lists(st.sampled_from(members), unique=True))
+        build = partial(build_ring, vnodes=4, position=lambda name, index: token(name, index) % 997, size=997)
+        before = build([(name, 1) for name in members])
+        fresh, mended = build([(name, 1) for name in kept]), build([(name, 1) for name in kept], reuse=before)
+        assert (fresh.tokens, fresh.owners, fresh.starts) == (mended.tokens, mended.owners, mended.starts)
+
+    def test_a_ring_that_stays_as_it_is_is_the_same_ring(self) -> None:
+        before = build_ring([("a", 1), ("b", 2)])
+        assert build_ring([("b", 2), ("a", 1)], reuse=before) is before
+        assert build_ring([("b", 2), ("a", 1)], vnodes=512, reuse=before) is not before
+
+    def test_a_backend_with_very_many_tokens(self) -> None:
+        ring = build_ring([("a", 9.5), ("b", 0.5)], vnodes=1024)
+        positions = {point: name for name, count in (("a", 9728), ("b", 512)) for point in tokens(name, count)}
+        assert list(ring.tokens) == sorted(positions)
+        assert [ring.names[member] for member in ring.owners[:-1]] == [positions[point] for point in sorted(positions)]
+
+    def test_a_large_ring_is_built_in_pieces(self) -> None:
+        work, pieces = ring_in_pieces([(f"b{number}", 1) for number in range(100)]), 0
+        with pytest.raises(StopIteration) as end:
+            while True:
+                next(work)
+                pieces += 1
+        assert pieces > 2 * 100 * 1024 // 4096
+        assert end.value.value.tokens == build_ring([(f"b{number}", 1) for number in range(100)]).tokens
 
     def test_tokens_of_another_circle_are_not_reused(self) -> None:
         pool = {"a": 1.0, "b": 1.0}
@@ -286,6 +334,17 @@ class TestNoNeedlessMove:
         moves = moved(before, after)
         assert moves.flows == dict(flows)
         assert (moves.needless, moves.share) == (0, sum(flows.values()) / SMALL)
+
+    @given(st.dictionaries(names, st.integers(20, 40), min_size=3, max_size=7), st.data())
+    @settings(max_examples=200)
+    def test_a_small_change_position_by_position(self, pool: dict[str, int], data: st.DataObject) -> None:
+        """So small a change that only the arcs at its points are looked at; tokens collide here too."""
+        name = data.draw(st.sampled_from(sorted(pool)))
+        after_pool = {**pool, name: pool[name] + data.draw(st.integers(-3, 3))}
+        build = partial(build_ring, vnodes=1, position=lambda name, index: token(name, index) % 499, size=499)
+        before, after = build(pool.items()), build(after_pool.items())
+        flows = Counter((owner_name(before, h), owner_name(after, h)) for h in range(499))
+        assert moved(before, after).flows == {pair: count for pair, count in flows.items() if pair[0] != pair[1]}
 
     @given(st.dictionaries(names, weights, min_size=1, max_size=7), st.data())
     def test_on_the_real_circle_nobody_else_is_touched(self, pool: dict[str, float], data: st.DataObject) -> None:

@@ -32,10 +32,10 @@ def token(name: str, index: int, version: int = 1) -> int:
     return xxh3_64_intdigest(name.encode() + index.to_bytes(4, "little"))
 
 
-def tokens(name: str, count: int, version: int = 1) -> list[int]:
-    """`token(name, i, version)` for every i below `count`, about four times as fast."""
+def tokens(name: str, stop: int, version: int = 1, start: int = 0) -> list[int]:
+    """`token(name, i, version)` for every i from `start` to below `stop`, about four times as fast."""
     _check(version)
-    return list(map(xxh3_64_intdigest, map(name.encode().__add__, _indexes(count))))
+    return list(map(xxh3_64_intdigest, map(name.encode().__add__, _indexes(start, stop))))
 
 
 def _check(version: int) -> None:
@@ -44,5 +44,5 @@ def _check(version: int) -> None:
 
 
 @lru_cache(maxsize=8)
-def _indexes(count: int) -> tuple[bytes, ...]:
-    return tuple(index.to_bytes(4, "little") for index in range(count))
+def _indexes(start: int, stop: int) -> tuple[bytes, ...]:
+    return tuple(index.to_bytes(4, "little") for index in range(start, stop))
