@@ -42,9 +42,11 @@ from lbproxy.core.ledger import (
     SPILL_HOT,
     Cells,
 )
+from lbproxy.core.pieces import at_once
 from lbproxy.core.recency import Recency
 from lbproxy.core.retry import RetryBudget, RetryPolicy
-from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.ring import Ring
+from lbproxy.core.rings import Rings, rings_in_pieces
 from lbproxy.core.sample import KeySample
 from lbproxy.core.sketch import Table, merged, read_table, write_table
 from lbproxy.core.spec import BackendSpec, Pin, PoolSpec, UpstreamConnections
@@ -240,7 +242,7 @@ class Account:
 
 @final
 class Pool:
-    """What the data plane reads of a pool. `owners` stands beside `tokens`, with one more at the end to wrap.
+    """What the data plane reads of a pool. `_owners` stands beside `_tokens`, with one more at the end to wrap.
 
     `home` are the backends of the proxy's own zone when the pool prefers them, else all. `reach` says of each hot key
     over how many backends it is spread.
@@ -248,10 +250,10 @@ class Pool:
 
     __slots__ = (
         # from the configuration
-        "_at_home", "_by_member", "_home_ring", "_owners", "_pins", "_prefixes", "_shift", "_spreads", "_starts",
-        "_tokens",
-        "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "retry", "ring", "row",
-        "spec",
+        "_at_home", "_by_member", "_home_ring", "_members", "_owners", "_pins", "_prefixes", "_shift", "_spreads",
+        "_starts", "_tokens",
+        "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "retry", "ring", "rings",
+        "row", "spec",
         # from the control plane
         "_bound", "eligible", "is_panicking",
         # the traffic
@@ -259,6 +261,7 @@ class Pool:
     )  # fmt: skip
 
     ring: Ring
+    rings: Rings
 
     def __init__(
         self,
@@ -267,9 +270,10 @@ class Pool:
         backends: dict[str, Backend],
         previous: Pool | None = None,
         zone: str = "",
+        rings: Rings | None = None,
     ) -> None:
         """`account` and `backends`, by name and with their effective weights, are those that stay across snapshots.
-        What `previous` had computed is used again."""
+        What `previous` had computed is used again. `rings` are the pool's, if they have been built already."""
         self.name: Final = spec.name
         self.spec: Final = spec
         self.account: Final = account
@@ -277,23 +281,27 @@ class Pool:
             account.budget = RetryBudget(spec.retry.budget, spec.retry.min_budget)
         self.row: Final = account.row
         self.backends: Final = backends
-        members = [(backend.name, backend.weight) for backend in backends.values()]
-        self.ring = build_ring(
-            members, spec.vnodes, spec.hash_version, reuse=previous.ring if previous is not None else None
-        )
+        if rings is None:
+            weights = {name: backend.weight for name, backend in backends.items()}
+            rings = at_once(rings_in_pieces(spec, weights, zone, previous.rings if previous is not None else None))
+        self.rings = rings
+        self.ring = rings.whole
         self._by_member: Final = [backends[name] for name in self.ring.names]
         for member, backend in enumerate(self._by_member):
             backend.member = member
             backend.keep = spec.connections
             if backend.tunnels:
                 account.count_tunnels(backend, spec.bounded_load.tunnel_weight)
-        self._home_ring: Final = self._ring_of(zone) if spec.prefer_local and zone else None
-        ring = self._home_ring or self.ring
+        self._home_ring: Final = rings.home
+        ring = rings.home or rings.whole
         self._at_home: Final = frozenset(self._home_ring.names if self._home_ring is not None else ())
         self._tokens: Final = ring.tokens
         self._starts: Final = ring.starts
         self._shift: Final = ring.shift
-        self._owners: Final = [backends[ring.names[member]] for member in ring.owners]
+        # Whose the tokens are, as numbers of `_members`. In a large ring, a list of the backends themselves would take
+        # longer to make than a worker may stand still.
+        self._owners: Final = ring.owners
+        self._members: Final = [backends[name] for name in ring.names]
         self.find_key: Final[KeyFinder] = key_finder(spec.sticky)
         self._pins: Final = {pin.key.encode(): pin for pin in spec.pins if not pin.is_prefix}
         prefixes = sorted((pin for pin in spec.pins if pin.is_prefix), key=lambda pin: -len(pin.key))
@@ -312,14 +320,6 @@ class Pool:
         self.eligible = 0
         self.is_panicking = False
         self.adopt({})
-
-    def _ring_of(self, zone: str) -> Ring | None:
-        """A ring of the backends of one zone: the very tokens of the whole ring, so every key's first backend on it is
-        the first of that zone on its preference list. None when nobody is there."""
-        members = [(backend.name, backend.weight) for backend in self.backends.values() if backend.spec.zone == zone]
-        if not any(weight for _, weight in members):
-            return None
-        return build_ring(members, self.spec.vnodes, self.spec.hash_version, reuse=self.ring)
 
     # What the control plane says.
 
@@ -369,7 +369,8 @@ class Pool:
         if not owners:
             return None, FAILOVER
         bucket = h >> self._shift  # the same as ring.locate, without a call
-        owner = owners[bisect_left(self._tokens, h, self._starts[bucket], self._starts[bucket + 1])]
+        starts = self._starts
+        owner = self._members[owners[bisect_left(self._tokens, h, starts[bucket], starts[bucket + 1])]]
         if owner.eligible and (not self._reach or h not in self._reach):
             account = self.account
             load = owner.in_flight
@@ -476,7 +477,7 @@ class Pool:
 
     def owner(self, h: int) -> Backend | None:
         """The backend that owns a key's hash, whether it may be asked or not; None on an empty ring."""
-        return self._owners[(self._home_ring or self.ring).locate(h)] if self._owners else None
+        return self._members[(self._home_ring or self.ring).owner(h)] if self._owners else None
 
     def successor(self, h: int, tried: Collection[Backend]) -> Backend | None:
         """Where a failed attempt goes on: the first eligible backend of the list that has not been tried and is below

@@ -15,7 +15,11 @@ from xxhash import xxh3_64_hexdigest
 from lbproxy.core.balance import Account, Backend, Pool
 from lbproxy.core.homes import Homes
 from lbproxy.core.ledger import Cells, RowKey
+from lbproxy.core.pieces import Pieces, at_once
+from lbproxy.core.rings import Rings, rings_in_pieces
 from lbproxy.core.spec import Config, HeaderPolicy, ListenerSpec, PoolSpec, Route, TracingSpec
+
+Weights = Mapping[tuple[str, str], float]  # by pool and backend
 
 _MEMO_LIMIT = 4096
 
@@ -92,6 +96,20 @@ def routing_fingerprint(config: Config, pools: Mapping[str, Pool]) -> str:
     return xxh3_64_hexdigest("".join(parts).encode())
 
 
+def snapshot_rings(config: Config, weights: Weights, known: Mapping[str, Rings]) -> Pieces[dict[str, Rings]]:
+    """Every pool's rings with these weights. Of `known`, by pool, is used again what can be."""
+    rings: dict[str, Rings] = {}
+    for spec in config.pools:
+        of_pool = {each.name: weights.get((spec.name, each.name), each.weight) for each in spec.backends}
+        rings[spec.name] = yield from rings_in_pieces(spec, of_pool, config.zone, known.get(spec.name))
+    return rings
+
+
+def previous_rings(previous: Snapshot | None) -> dict[str, Rings]:
+    """The rings of a snapshot's pools."""
+    return {name: pool.rings for name, pool in previous.pools.items()} if previous is not None else {}
+
+
 def build_snapshot(
     config: Config,
     generation: int,
@@ -100,16 +118,29 @@ def build_snapshot(
     *,
     cells: Cells | None = None,
     peers: Sequence[Cells] = (),
-    weights: Mapping[tuple[str, str], float] | None = None,
+    weights: Weights | None = None,
+    rings: Mapping[str, Rings] | None = None,
 ) -> Snapshot:
     """The snapshot of a configuration. `rows` says where each row of the slab starts.
 
     What `previous` knew of backends that stay is carried over, and a pool in which nothing changed is the same object.
     `cells` is the worker's slab and `peers` are the other workers'; a process without traffic has none. `weights` are
-    the effective weights, by pool and backend, where they are not the configured ones.
+    the effective weights, by pool and backend, where they are not the configured ones. `rings` are the pools' with
+    these weights (`snapshot_rings`), if they have been built already.
     """
+    if rings is None:
+        rings = at_once(snapshot_rings(config, weights or {}, previous_rings(previous)))
     pools = {
-        spec.name: _pool(spec, rows, previous, [] if cells is None else cells, peers, weights or {}, config.zone)
+        spec.name: _pool(
+            spec,
+            rows,
+            previous,
+            [] if cells is None else cells,
+            peers,
+            weights or {},
+            config.zone,
+            rings[spec.name],
+        )
         for spec in config.pools
     }
     return Snapshot(
@@ -131,8 +162,9 @@ def _pool(
     previous: Snapshot | None,
     cells: Cells,
     peers: Sequence[Cells],
-    weights: Mapping[tuple[str, str], float],
+    weights: Weights,
     zone: str,
+    rings: Rings,
 ) -> Pool:
     old = previous.pools.get(spec.name) if previous is not None else None
     row, sketch_row = rows[("pool", spec.name)], rows[("sketch", spec.name)]
@@ -147,7 +179,7 @@ def _pool(
     elif account.homes is None or account.homes.row != homes_row:
         account.homes = Homes(cells, peers, homes_row)
     backends: dict[str, Backend] = {}
-    is_same = old is not None and old.spec == spec and old.row == row
+    is_same = old is not None and old.spec == spec and old.row == row and old.rings == rings
     for each in spec.backends:
         backend_row = rows[("backend", spec.name, each.name)]
         weight = weights.get((spec.name, each.name), each.weight)
@@ -161,4 +193,4 @@ def _pool(
             backends[each.name] = Backend(each, backend_row, weight)
     if old is not None and is_same:
         return old
-    return Pool(spec, account, backends, old, zone)
+    return Pool(spec, account, backends, old, zone, rings)

@@ -1,0 +1,49 @@
+"""Snapshots: what is carried over from one generation to the next, and what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lbproxy.control.config import loads
+from lbproxy.core.snapshot import Snapshot, build_snapshot
+from lbproxy.core.spec import Config
+from lbproxy.observe.slabs import Layout
+from lbproxy.supervisor import row_keys
+
+CONFIG = loads(
+    """
+version: 1
+listen: 127.0.0.1:0
+zone: a
+pools:
+  api:
+    match: {path: /api}
+    zone: prefer_local
+    backends:
+      - {name: b1, url: http://127.0.0.1:9001, zone: a}
+      - {name: b2, url: http://127.0.0.1:9002, zone: b}
+  web:
+    backends: [{name: b1, url: http://127.0.0.1:9003}]
+"""
+)
+
+
+def snapshot(config: Config, layout: Layout, previous: Snapshot | None = None) -> Snapshot:
+    generation = previous.generation + 1 if previous is not None else 1
+    return build_snapshot(config, generation, layout.assign(row_keys(config), generation), previous)
+
+
+def test_a_pool_in_which_nothing_changed_is_the_same() -> None:
+    layout = Layout()
+    before = snapshot(CONFIG, layout)
+    after = snapshot(CONFIG, layout, before)
+    assert [after.pools[name] is before.pools[name] for name in ("api", "web")] == [True, True]
+
+
+def test_a_proxy_that_turns_out_to_be_elsewhere_prefers_what_is_there() -> None:
+    layout = Layout()
+    before = snapshot(CONFIG, layout)
+    after = snapshot(replace(CONFIG, zone="b"), layout, before)
+    owners = [pool.owner(1) for pool in (before.pools["api"], after.pools["api"])]
+    assert [owner.name for owner in owners if owner is not None] == ["b1", "b2"]
+    assert after.pools["web"] is before.pools["web"]
