@@ -9,7 +9,8 @@ import pytest
 from lbproxy.control.overrides import Override, Overrides, What
 from lbproxy.control.pool_state import Change, Flip, PoolState, effective_weights
 from lbproxy.core.balance import DRAINING, OUT, SERVING
-from lbproxy.core.ring import Ring, build_ring, moved
+from lbproxy.core.moves import moved
+from lbproxy.core.ring import Ring, build_ring
 from lbproxy.core.spec import Address, BackendSpec, Ejection, Health, PoolSpec
 
 PROBED = Health(kind="http", rise=2, fall=3, hold=5.0)
@@ -303,3 +304,17 @@ def test_effective_weights_are_those_that_are_not_the_files() -> None:
     story.overrides.put(decided("b2", "weight", 2.5))
     story.advance("override")
     assert effective_weights({"api": story.state}) == {("api", "b2"): 2.5}
+
+
+def test_what_would_be_takes_nothing_from_the_pace_of_what_is() -> None:
+    story = Story(spec("a", "b", "c", pace=0.05 / 60))
+    story.up("a", "b", "c")
+    story.overrides.put(decided("a", "weight", 3.0))
+    story.advance("override")
+    story.wait(5.0)
+    weight = story.state.weights["a"]
+    for _ in range(20):
+        story.now += 1.0
+        PoolState(story.state.spec, story.overrides, story.state).advance(story.now, "reload")
+        story.advance()
+    assert story.state.weights["a"] > weight

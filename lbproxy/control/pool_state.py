@@ -101,7 +101,7 @@ class PoolState:
         self._joining = (previous._joining & names) | (names - previous.weights.keys())
         self._leaving = {name: leaving for name, leaving in previous._leaving.items() if name in names}
         if (previous.spec.vnodes, previous.spec.hash_version) == (self.spec.vnodes, self.spec.hash_version):
-            self._pace = previous._pace
+            self._pace = previous._pace.copy()
 
     # What is asked.
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, final
 
-from lbproxy.core.ring import Ring, build_ring, moved, vnode_count
+from lbproxy.core.moves import moved
+from lbproxy.core.ring import Ring, build_ring, vnode_count
 
 Weights = Mapping[str, float]
 
@@ -47,6 +48,12 @@ class Pace:
         self._at = float("-inf")
         self._is_under_way = False
         self._ring: Ring | None = None
+
+    def copy(self) -> Pace:
+        """One that goes on from here by itself."""
+        other = Pace(self._vnodes, self._version)
+        other._at, other._is_under_way, other._ring = self._at, self._is_under_way, self._ring
+        return other
 
     def step(self, now: float, present: Weights, wanted: Weights, rate: float) -> dict[str, float] | None:
         """The next weights on the way from `present` to `wanted`, which have the same names; None: not yet, or there.
