@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from lbproxy.control.admin.view import Decision, Document, Rejected
@@ -19,7 +19,7 @@ from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.overrides import Override, Store, StoreBroken, What
 from lbproxy.control.probes import Prober
 from lbproxy.control.reload import Refused, Reloader, ReloadResult, needs_restart
-from lbproxy.control.ring_changes import RingChanges, serving_ring
+from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.source import Source, Watcher
 from lbproxy.control.wellbeing import Mandate, States, Traffic, Wellbeing
 from lbproxy.core.ledger import (
@@ -30,10 +30,11 @@ from lbproxy.core.ledger import (
     CODE_CLASSES,
     UPSTREAM_ERRORS,
 )
-from lbproxy.core.ring import Ring
 from lbproxy.core.spec import Config
+from lbproxy.ease import at_ease
 from lbproxy.observe.journal import Stderr, describe
 from lbproxy.observe.tracing import CannotTrace, Tracing, check
+from lbproxy.orders import StandingOrders
 from lbproxy.supervisor import CannotApply, CannotStart, Supervisor
 from lbproxy.views import Views, check_tokens
 
@@ -71,6 +72,7 @@ class Instance(Views):
         self.being.overrides.expire(time.time())
         prepared = self.being.prepare(config)
         self.supervisor = Supervisor(config, self.journal, prepared.mandate.weights, prepared.mandate.states)
+        self._orders = StandingOrders(self.supervisor, self.rings, self.journal)
         self.being.install(prepared)
         self.rings.keep(self.being.pools)
         self.supervisor.on_failing = self.being.observe_streak
@@ -105,6 +107,7 @@ class Instance(Views):
 
     async def _stop_steering(self) -> None:
         self.being.stop()
+        self._orders.stop()
         if self._watching is not None:
             self._watching.cancel()
         await self._prober.close()
@@ -116,31 +119,10 @@ class Instance(Views):
     # Orders (`wellbeing.Orders`).
 
     def tell(self, states: States) -> None:
-        self.supervisor.adopt(states)
+        self._orders.tell(states)
 
     def reweigh(self, mandate: Mandate) -> None:
-        before = self._serving_rings()
-        self.supervisor.reweigh(mandate.weights, mandate.states)
-        self._account_rings(before, mandate.causes)
-
-    def _serving_rings(self) -> dict[str, tuple[Ring, frozenset[str]]]:
-        """Each pool's ring, and who serves."""
-        pools = self.supervisor.snapshot.pools
-        states = self.supervisor.states
-        return {
-            name: (pool.ring, frozenset([each for each, state in states.get(name, {}).items() if not state]))
-            for name, pool in pools.items()
-        }
-
-    def _account_rings(self, before: Mapping[str, tuple[Ring, frozenset[str]]], causes: Mapping[str, str]) -> None:
-        """Measure what has changed since `before`."""
-        for name, (ring, serving) in self._serving_rings().items():
-            old = before.get(name)
-            if old is None or old[0].fingerprint == ring.fingerprint:
-                continue
-            spec = self.being.pools[name].spec
-            one, other = serving_ring(old[0], old[1], spec), serving_ring(ring, serving, spec)
-            self.rings.observe(name, one, other, causes.get(name, "reload"), time.time())
+        self._orders.reweigh(mandate)
 
     def _read_traffic(self, pool: str, backend: str) -> Traffic:
         row = self.supervisor.layout.rows[("backend", pool, backend)]
@@ -170,15 +152,19 @@ class Instance(Views):
             check(config.tracing)
         except CannotTrace as error:
             raise Refused(str(error)) from None
+        weights = self.being.prepare(config).mandate.weights
+        await at_ease(self.supervisor.forge(config, weights))
+        # The world has gone on meanwhile.
         prepared = self.being.prepare(config)
-        before = self._serving_rings()
+        before = self._orders.standing()
         try:
             number = self.supervisor.put(config, prepared.mandate.weights, prepared.mandate.states)
         except CannotApply as error:
             raise Refused(str(error)) from None
+        self._orders.replaced()
         self.being.install(prepared)
         self.rings.keep(self.being.pools)
-        self._account_rings(before, prepared.mandate.causes)
+        self._orders.account(before, prepared.mandate.causes)
         self._prober.follow(config)
         self._tracing.follow(config)
         if not config.admin.show_keys:
@@ -234,6 +220,7 @@ class Instance(Views):
         self._check_decisions(pool, decisions, is_forced)
         put, back = self._overrides(pool, decisions, who, ttl_s, reason)
         self.being.decide(put, back)
+        await self._orders.settled()
         if not await self.supervisor.adopted():
             self.journal.warning("a worker has not acknowledged a decision yet")
         return next(each for each in self.pools()["pools"] if each["name"] == pool)
@@ -241,8 +228,8 @@ class Instance(Views):
     def _check_decisions(self, pool: str, decisions: Sequence[Decision], is_forced: bool) -> None:
         state = self.being.pools[pool]
         check_tokens(state, decisions)
-        after = self._side_after(state, state, decisions)
-        if state.serving and not after.ring.tokens and not is_forced:
+        _, serving = self._after(state, state, decisions)
+        if state.serving and not serving and not is_forced:
             raise Rejected(409, f"nobody in {pool} would be left to serve; force it if that is meant")
 
     def _overrides(

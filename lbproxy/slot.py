@@ -108,7 +108,12 @@ class Slot:
     def send(self, order: Order, descriptors: Sequence[int] = ()) -> None:
         """Tell the worker; one that starts later hears it from `greet`."""
         if self._channel is not None:
-            self._channel.send(pack_order(order), descriptors)
+            self.send_packed(pack_order(order), descriptors)
+
+    def send_packed(self, payload: bytes, descriptors: Sequence[int] = ()) -> None:
+        """`send` of what `pack_order` has made of an order."""
+        if self._channel is not None:
+            self._channel.send(payload, descriptors)
 
     def drain(self) -> None:
         """Ask the worker to end when its exchanges have, and start no other."""

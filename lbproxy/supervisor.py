@@ -25,10 +25,13 @@ from lbproxy.channel import (
     States,
     Tables,
     TellKeys,
+    pack_order,
 )
 from lbproxy.core.ledger import Cells, RowKey
+from lbproxy.core.pieces import Pieces, at_once
+from lbproxy.core.rings import Rings
 from lbproxy.core.sample import Keys
-from lbproxy.core.snapshot import Snapshot, build_snapshot
+from lbproxy.core.snapshot import Snapshot, Weights, build_snapshot, previous_rings, snapshot_rings
 from lbproxy.core.spec import Config
 from lbproxy.memories import Memories, remember
 from lbproxy.observe.access_log import open_sink
@@ -72,9 +75,6 @@ def row_keys(config: Config) -> Iterator[RowKey]:
             yield ("homes", pool.name)
 
 
-Weights = Mapping[tuple[str, str], float]
-
-
 class Supervisor:
     """Worker processes and what they share.
 
@@ -105,6 +105,8 @@ class Supervisor:
         self._asked = 0
         self._memories = Memories()
         self._keys: dict[int, Answers] = {}
+        # Rings that have been built ahead, by pool.
+        self._forged: dict[str, Rings] = {}
         # Pools write what they hold into their worker's slab; the supervisor's hold nothing, and have a place for it.
         self._own_cells = cast(Cells, memoryview(mmap.mmap(-1, CAPACITY * CELL_BYTES)).cast("q"))
         self._waiters: list[asyncio.Future[None]] = []
@@ -119,7 +121,14 @@ class Supervisor:
         except CannotApply as error:
             raise CannotStart(str(error)) from None
         self._stand(weights or {}, states or {}, self._memories.follow(config))
-        self.page = self._make_page()
+        self._page = self._make_page(None)
+
+    @property
+    def page(self) -> Page:
+        """The metrics page of the snapshot."""
+        if self._page_of is not self.snapshot:
+            self._page = self._make_page(self._page)
+        return self._page
 
     @property
     def generation(self) -> int:
@@ -162,6 +171,14 @@ class Supervisor:
         Raises CannotApply."""
         return await self.acknowledged(self.put(config, {}, {}))
 
+    def forge(self, config: Config, weights: Weights) -> Pieces[None]:
+        """Build the rings that a configuration with these weights will need, so that `put` and `reweigh` find them."""
+        known = previous_rings(self.snapshot) | self._forged
+        rings = yield from snapshot_rings(config, weights, known)
+        for of_pool in rings.values():
+            yield from of_pool.whole.survey()
+        self._forged = rings
+
     def put(self, config: Config, weights: Weights, states: States) -> int:
         """Put a configuration in force, together with effective weights where they are not its own, and states.
 
@@ -183,13 +200,11 @@ class Supervisor:
         self._listening |= added
         memories = self._memories.follow(config)
         self._stand(weights, states, memories)
-        self.page = self._make_page()
-        generation = self._generation_order()
         for slot in self._slots:
             for order, descriptors in [*self._socket_orders(slot.index, added), *self._table_orders(memories)]:
                 slot.send(order, descriptors)
-            slot.send(generation)
-        return generation.number
+        self._send(self._generation_order())
+        return self.generation
 
     async def acknowledged(self, number: int) -> bool:
         """Wait until every worker reads this generation; False when that takes too long: one that does not yet will
@@ -203,7 +218,6 @@ class Supervisor:
         number = self.generation + 1
         self.snapshot = self._build(self.config, number, self.snapshot, weights)
         self._stand(weights, states)
-        self.page = self._make_page()
         self._send(self._generation_order())
         return number
 
@@ -232,8 +246,9 @@ class Supervisor:
         return answers.pools
 
     def _send(self, order: Order) -> None:
+        payload = pack_order(order)
         for slot in self._slots:
-            slot.send(order)
+            slot.send_packed(payload)
 
     def _stand(self, weights: Weights, states: States, new_memories: Sequence[str] = ()) -> None:
         """Let the snapshot here stand as those of the workers will."""
@@ -293,15 +308,26 @@ class Supervisor:
         except LayoutFull as error:
             raise CannotApply(f"too many listeners, pools and backends: {error}") from None
         try:
-            return build_snapshot(
-                config, number, rows, previous, cells=self._own_cells, peers=self.slabs.cells, weights=weights
+            rings = at_once(snapshot_rings(config, weights, previous_rings(previous) | self._forged))
+            snapshot = build_snapshot(
+                config,
+                number,
+                rows,
+                previous,
+                cells=self._own_cells,
+                peers=self.slabs.cells,
+                weights=weights,
+                rings=rings,
             )
         except Exception as error:
             self.layout.assign(row_keys(self.config), number)
             raise CannotApply(f"cannot be built: {describe(error)}") from error
+        self._forged = {}
+        return snapshot
 
-    def _make_page(self) -> Page:
-        return Page(self.layout.rows, len(self._slots), snapshot_families(self.snapshot))
+    def _make_page(self, previous: Page | None) -> Page:
+        self._page_of = self.snapshot
+        return Page(self.layout.rows, len(self._slots), snapshot_families(self.snapshot), previous)
 
     def _listen_new(self, config: Config) -> dict[str, Listening]:
         """Listen on what is not listened on yet; on any failure, on none of it. Raises CannotListen."""

@@ -10,7 +10,8 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -35,7 +36,7 @@ from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import DECISIONS, FAILOVER, NO_KEY, OWNER, PINNED, SPILL_FULL, SPILL_HOT
 from lbproxy.core.ring import Ring
 from lbproxy.core.sample import Keys
-from lbproxy.core.spec import Config
+from lbproxy.core.spec import Config, PoolSpec
 from lbproxy.observe.facts import process_families
 from lbproxy.observe.lines import iso_time
 from lbproxy.observe.names import MOST_NAMED, KeyNames
@@ -246,30 +247,48 @@ class Views:
         check_tokens(state, decisions)
         here, there = self._side_now(state), self._side_after(state, state, decisions)
         samples = await self.supervisor.keys()
-        found = await asyncio.to_thread(plan_pool, here, there, samples.get(pool, Keys()))
+        keys = samples.get(pool, Keys())
+        found = await asyncio.to_thread(lambda: plan_pool(here(), there(), keys))
         return {"generation": self.supervisor.generation, **pool_to_json(found)}
 
     async def plan_config(self, config: Config, needs_restart: Sequence[str]) -> Document:
         """What this configuration would change."""
         prepared = self.being.prepare(config)
-        sides = {
+        makers = {
             name: (self._side_now(self.being.pools[name]), self._side_after(self.being.pools[name], state, ()))
             for name, state in prepared.pools.items()
             if name in self.being.pools
         }
         before, samples = self.supervisor.config, await self.supervisor.keys()
-        found: Plan = await asyncio.to_thread(plan, before, config, sides, samples, needs_restart)
+
+        def make() -> Plan:
+            sides = {name: (here(), there()) for name, (here, there) in makers.items()}
+            return plan(before, config, sides, samples, needs_restart)
+
+        found = await asyncio.to_thread(make)
         return {
             "generation": self.supervisor.generation,
             "overrides_ended": [override_document(each.override) for each in prepared.ended],
             **to_json(found),
         }
 
-    def _side_now(self, state: PoolState) -> Side:
-        return Side(state.spec, state.weights, state.serving, self.supervisor.config.zone)
+    # A `Side` takes long to make of a large ring, and is made in a thread.
 
-    def _side_after(self, before: PoolState, state: PoolState, decisions: Sequence[Decision]) -> Side:
-        """A pool once everything has come to rest: those that are down now stay so, newcomers turn out well."""
+    def _side_now(self, state: PoolState) -> Callable[[], Side]:
+        return self._side(state.spec, state.weights, state.serving)
+
+    def _side_after(self, before: PoolState, state: PoolState, decisions: Sequence[Decision]) -> Callable[[], Side]:
+        return self._side(state.spec, *self._after(before, state, decisions))
+
+    def _side(self, spec: PoolSpec, weights: Mapping[str, float], serving: Collection[str]) -> Callable[[], Side]:
+        ring = self.ring(spec.name)
+        return partial(Side, spec, weights, serving, self.supervisor.config.zone, ring)
+
+    def _after(
+        self, before: PoolState, state: PoolState, decisions: Sequence[Decision]
+    ) -> tuple[dict[str, float], list[str]]:
+        """The weights of a pool and who serves, once everything has come to rest: those that are down now stay so,
+        newcomers turn out well."""
         names = [backend.name for backend in state.spec.backends]
         _check_names(state.spec.name, names, decisions)
         of = {decision.backend: decision for decision in decisions}
@@ -281,7 +300,7 @@ class Views:
             and not _drains_after(state, name, of.get(name))
             and (name in before.serving or before.states.get(name, DRAINING) == DRAINING or name not in before.states)
         ]
-        return Side(state.spec, weights, serving, self.supervisor.config.zone)
+        return weights, serving
 
 
 def check_tokens(state: PoolState, decisions: Sequence[Decision]) -> None:

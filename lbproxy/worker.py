@@ -37,12 +37,14 @@ from lbproxy.channel import (
     TellKeys,
     pack_report,
     unpack_order,
+    without_comers,
 )
 from lbproxy.core.exchange import Traced
 from lbproxy.core.sample import pack_keys
-from lbproxy.core.snapshot import Snapshot, build_snapshot
+from lbproxy.core.snapshot import Snapshot, build_snapshot, previous_rings, snapshot_rings
 from lbproxy.core.spec import Config
 from lbproxy.dataplane.listener import DataPlane
+from lbproxy.ease import at_ease
 from lbproxy.memories import map_memory, remember
 from lbproxy.observe.access_log import AccessLog
 from lbproxy.observe.journal import Fields, Journal, Level, LoggingBridge, describe
@@ -63,7 +65,6 @@ class Worker:
         self._slot = slot
         self._cells = slabs.cells[slot]
         self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
-        self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
         self._loop = loop
         self._orders: asyncio.Queue[tuple[Order, list[int]]] = asyncio.Queue()
         self._sockets: dict[str, socket.socket] = {}
@@ -71,6 +72,7 @@ class Worker:
         self._tables: dict[str, memoryview] = {}
         self._new_tables: set[str] = set()
         self._snapshot: Snapshot | None = None
+        self._is_building = False
         self._plane: DataPlane | None = None
         self._log: AccessLog | None = None
         self._spans: SpanLog | None = None
@@ -97,7 +99,24 @@ class Worker:
         return 0 if failure is None else 1
 
     def _receive(self, payload: bytes, descriptors: list[int]) -> None:
-        self._orders.put_nowait((unpack_order(payload), descriptors))
+        order = unpack_order(payload)
+        if isinstance(order, TellKeys):
+            self._tell_keys(order)
+            return
+        if isinstance(order, Adopt) and self._is_building:
+            self._let_go(order)
+        self._orders.put_nowait((order, descriptors))
+
+    def _let_go(self, order: Adopt) -> None:
+        """Whoever may not be asked any more is not asked from now on, though a generation that was ordered before is
+        still being built. Whoever comes, comes in its turn, with the weight that it is to have."""
+        if self._plane is not None and self._snapshot is not None:
+            known = {
+                name: {backend.name: backend.state for backend in pool.backends.values()}
+                for name, pool in self._snapshot.pools.items()
+                if name in order.states
+            }
+            self._plane.adopt(without_comers(order.states, known))
 
     async def _follow_orders(self) -> None:
         while True:
@@ -114,12 +133,13 @@ class Worker:
                 await self._apply(order)
             elif isinstance(order, Adopt):
                 self._adopt(order)
-            elif isinstance(order, TellKeys):
-                self._tell_keys(order)
             elif isinstance(order, ReopenLogs) and self._log is not None:
                 self._log.reopen()
 
     async def _apply(self, order: Generation) -> None:
+        self._is_building = True
+        rings = await at_ease(snapshot_rings(order.config, order.weights, previous_rings(self._snapshot)))
+        self._is_building = False
         snapshot = build_snapshot(
             order.config,
             order.number,
@@ -128,6 +148,7 @@ class Worker:
             cells=self._cells,
             peers=self._peers,
             weights=order.weights,
+            rings=rings,
         )
         self._snapshot = snapshot
         self._remember_keys(snapshot)

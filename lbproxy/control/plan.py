@@ -14,7 +14,8 @@ from dataclasses import dataclass, fields
 from typing import Final, final
 
 from lbproxy.control.ring_changes import serving_ring
-from lbproxy.core.ring import Moves, Ring, build_ring, moved
+from lbproxy.core.moves import Moves, moved
+from lbproxy.core.ring import Ring, build_ring
 from lbproxy.core.sample import Keys
 from lbproxy.core.spec import Config, PoolSpec
 
@@ -35,20 +36,24 @@ class Side:
     """A pool as it routes, before or after. `zone` is the proxy's own when the pool prefers it."""
 
     def __init__(
-        self, spec: PoolSpec, weights: Mapping[str, float], serving: Collection[str], own_zone: str = ""
+        self,
+        spec: PoolSpec,
+        weights: Mapping[str, float],
+        serving: Collection[str],
+        own_zone: str = "",
+        known: Ring | None = None,
     ) -> None:
+        """`known` is a ring of which can be used again what is the same."""
         self.spec: Final = spec
         self.weights: Final = dict(weights)
-        whole = build_ring(weights.items(), spec.vnodes, spec.hash_version)
+        whole = build_ring(weights.items(), spec.vnodes, spec.hash_version, reuse=known)
         self.fingerprint: Final = whole.fingerprint
         zones = {backend.name: backend.zone for backend in spec.backends}
         near = [name for name in serving if zones.get(name) == own_zone and weights[name]]
         first = near if spec.prefer_local and own_zone and near else serving
         self.ring: Final = serving_ring(whole, set(first), spec)
-        served = sum(weights[name] for name in serving)
-        self.expected: Final = {
-            name: weights[name] / served if name in set(serving) and served else 0.0 for name in weights
-        }
+        served, serve = sum(weights[name] for name in serving), set(serving)
+        self.expected: Final = {name: weights[name] / served if name in serve and served else 0.0 for name in weights}
         self.owned: Final = dict(zip(self.ring.names, self.ring.ownership(), strict=True))
 
     @classmethod

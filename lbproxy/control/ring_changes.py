@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from lbproxy.control.pool_state import CAUSES
-from lbproxy.core.ring import Ring, build_ring, moved
+from lbproxy.core.moves import moved_in_pieces
+from lbproxy.core.pieces import Pieces, at_once
+from lbproxy.core.ring import Ring, ring_in_pieces
 from lbproxy.core.spec import PoolSpec
 from lbproxy.observe.journal import Journal, Level
 
@@ -22,10 +24,15 @@ _QUIET: Final = ("slow_start", "pace")
 
 def serving_ring(ring: Ring, serving: Collection[str], spec: PoolSpec) -> Ring:
     """The ring without those that do not serve."""
+    return at_once(serving_in_pieces(ring, serving, spec))
+
+
+def serving_in_pieces(ring: Ring, serving: Collection[str], spec: PoolSpec) -> Pieces[Ring]:
+    """`serving_ring`, in pieces of a few milliseconds."""
     members = [(name, weight) for name, weight in zip(ring.names, ring.weights, strict=True) if name in serving]
     if len(members) == len(ring.names):
         return ring
-    return build_ring(members, spec.vnodes, spec.hash_version, reuse=ring)
+    return (yield from ring_in_pieces(members, spec.vnodes, spec.hash_version, reuse=ring))
 
 
 @dataclass(slots=True)
@@ -52,7 +59,11 @@ class RingChanges:
 
     def observe(self, pool: str, before: Ring, after: Ring, cause: str, wall: float) -> None:
         """A pool's ring of those that serve has changed."""
-        share = moved(before, after).share if before.size == after.size else 1.0
+        at_once(self.observe_in_pieces(pool, before, after, cause, wall))
+
+    def observe_in_pieces(self, pool: str, before: Ring, after: Ring, cause: str, wall: float) -> Pieces[None]:
+        """`observe`, in pieces of a few milliseconds."""
+        share = (yield from moved_in_pieces(before, after)).share if before.size == after.size else 1.0
         change = self.pools.setdefault(pool, Change())
         change.counts[cause] += 1
         change.cause, change.moved_share, change.at = cause, share, wall

@@ -90,8 +90,22 @@ class Page:
     `worker_` have one sample per slot, all others the sum over the slots.
     """
 
-    def __init__(self, rows: Mapping[RowKey, int], slots: int, constant: Iterable[Family] = ()) -> None:
-        """`constant` are families that stay as they are as long as the layout does."""
+    def __init__(
+        self,
+        rows: Mapping[RowKey, int],
+        slots: int,
+        constant: Iterable[Family] = (),
+        previous: Page | None = None,
+    ) -> None:
+        """`constant` are families that stay as they are as long as this page does. What `previous` has for the same
+        layout is used again."""
+        self._layout: Final = (dict(rows), slots)
+        self._constant = "".join(map(render_family, constant))
+        self._end: int
+        self._writers: list[_Writer]
+        if previous is not None and previous._layout == self._layout:
+            self._end, self._writers = previous._end, previous._writers
+            return
         self._end = max((start + _width(key) for key, start in rows.items() if TABLES[kind_of(key)]), default=0)
         builders: dict[str, _FamilyBuilder] = {}
         for key, start in rows.items():
@@ -102,8 +116,7 @@ class Page:
                     builder = builders[column.metric] = _FamilyBuilder(column, slots)
                 builder.add(column, key, position)
                 position += column.width
-        self._writers: list[_Writer] = [builder.writer() for builder in builders.values()]
-        self._constant = "".join(map(render_family, constant))
+        self._writers = [builder.writer() for builder in builders.values()]
 
     def render(self, slabs: Slabs, families: Iterable[Family] = ()) -> str:
         """The whole page: the slab families as they stand now, then `families`, then the constant ones."""
