@@ -54,8 +54,8 @@ class Exchange:
         self.fields: dict[bytes, bytes] = {}
         vars(self).update(changes)
 
-    def field(self, name: bytes) -> bytes:
-        return self.fields.get(name, b"")
+    def agent_and_referer(self) -> tuple[bytes, bytes]:
+        return self.fields.get(b"user-agent", b""), self.fields.get(b"referer", b"")
 
 
 def as_finished(**changes: Any) -> Finished:

@@ -49,8 +49,8 @@ class Finished:
         self.key = key
         vars(self).update(changes)
 
-    def field(self, name: bytes) -> bytes:
-        return b""
+    def agent_and_referer(self) -> tuple[bytes, bytes]:
+        return b"", b""
 
 
 def log(*exchanges: Finished, with_key: bool = True) -> list[str]:

@@ -49,6 +49,9 @@ class Exchange:
     def field(self, name: bytes) -> bytes:
         return self.fields.get(name, b"")
 
+    def agent_and_referer(self) -> tuple[bytes, bytes]:
+        return self.field(b"user-agent"), self.field(b"referer")
+
 
 def exchange(**changes: Any) -> Traced:
     return Exchange(**changes)

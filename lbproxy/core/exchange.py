@@ -91,15 +91,12 @@ class Finished(Protocol):
     first_byte_us: int
     request_id: bytes
     key: bytes | None
+    client: str
+    pool_name: str
+    backend_name: str
 
-    @property
-    def client(self) -> str: ...
-    @property
-    def pool_name(self) -> str: ...
-    @property
-    def backend_name(self) -> str: ...
-    def field(self, name: bytes) -> bytes:
-        """The request's header of that lower-case name, its lines joined; b"" when there is none."""
+    def agent_and_referer(self) -> tuple[bytes, bytes]:
+        """The request's User-Agent and Referer; b"" when there is none."""
         ...
 
 
@@ -113,6 +110,10 @@ class Traced(Finished, Protocol):
 
     path: bytes
     trace: Trace | None
+
+    def field(self, name: bytes) -> bytes:
+        """The request's header of that lower-case name, its lines joined; b"" when there is none."""
+        ...
 
     @property
     def peer(self) -> str: ...

@@ -151,9 +151,13 @@ class Shape:
 
 class RequestShape(Shape):
     """A request's shape: adds where `Host`, `Expect`, `Upgrade`, the request id, the trace and the forwarding fields
-    stand. `is_traced`: that there is a `traceparent` is all that makes it special."""
+    stand. `is_traced`: that there is a `traceparent` is all that makes it special. `is_introduced`: there is a
+    `User-Agent` or a `Referer`, which are only logged."""
 
-    __slots__ = ("expect", "forwarding", "host", "is_traced", "max_forwards", "request_id", "traceparent", "upgrade")
+    __slots__ = (
+        "expect", "forwarding", "host", "is_introduced", "is_traced", "max_forwards", "request_id", "traceparent",
+        "upgrade",
+    )  # fmt: skip
 
     def __init__(self, names: Names, dropped: frozenset[bytes], keeps_traces: bool = False) -> None:
         """`keeps_traces`: a single `traceparent` is kept, with its `tracestate`; anything else of the kind is not."""
@@ -170,6 +174,7 @@ class RequestShape(Shape):
         self.upgrade: bool = b"upgrade" in index
         self.max_forwards: bool = b"max-forwards" in index
         self.request_id: int = index.get(b"x-request-id", (-1,))[0]
+        self.is_introduced: bool = b"user-agent" in index or b"referer" in index
         self.forwarding: bool = any(name in index for name in FORWARDING)
         self.traceparent: int = index[b"traceparent"][0] if keeps_traces and traceparents == 1 else -1
         if self.expect or self.upgrade or self.max_forwards or self.request_id >= 0 or self.forwarding:

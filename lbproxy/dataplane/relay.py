@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 _NO_SHAPE: Final = RequestShape((), frozenset())
 _NOTHING: Final[frozenset[bytes]] = frozenset()
+_NEITHER: Final = (b"", b"")
 
 
 @final
@@ -75,8 +76,8 @@ class Exchange:
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
-        "attempts", "backend", "connecting", "cookie_backend", "decision", "h", "has_lost", "has_seat", "is_waiting",
-        "owner", "pool", "tried", "up", "upstream",
+        "attempts", "backend", "backend_name", "connecting", "cookie_backend", "decision", "h", "has_lost", "has_seat",
+        "is_waiting", "owner", "pool", "pool_name", "tried", "up", "upstream",
         # the answer
         "is_close_delimited", "is_rechunked", "named", "status", "tunnel", "upgraded",
         # the account
@@ -116,9 +117,11 @@ class Exchange:
         self.is_repeatable = True
         self.attempts = 0
         self.backend: Backend | None = None
+        self.backend_name = ""
         self.cookie_backend: Backend | None = None
         self.owner: Backend | None = None
         self.pool: Pool | None = None
+        self.pool_name = ""
         self.key: bytes | None = None
         self.decision = -1
         self.status = 0
@@ -148,14 +151,6 @@ class Exchange:
     # What an access log reads.
 
     @property
-    def pool_name(self) -> str:
-        return self.pool.name if self.pool is not None else ""
-
-    @property
-    def backend_name(self) -> str:
-        return self.backend.name if self.backend is not None else ""
-
-    @property
     def peer(self) -> str:
         return self.downstream.peer
 
@@ -167,6 +162,11 @@ class Exchange:
 
     def field(self, name: bytes) -> bytes:
         return self.shape.joined(name, self.values)
+
+    def agent_and_referer(self) -> tuple[bytes, bytes]:
+        if not self.shape.is_introduced:
+            return _NEITHER
+        return self.field(b"user-agent"), self.field(b"referer")
 
     # The request's way.
 
@@ -181,6 +181,7 @@ class Exchange:
                 self.refuse(404, "no_route")
                 return
         self.pool = pool
+        self.pool_name = pool.name
         key = self.key = pool.find_key(self.shape, self.values, self.path, self.client)
         if key is not None:
             h = self.h = hash_key(key)
@@ -247,6 +248,7 @@ class Exchange:
         pool = self.pool
         assert pool is not None
         self.backend = backend
+        self.backend_name = backend.name
         self.attempts += 1
         self.has_seat = True
         pool.account.acquire(backend, self.h)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from json.encoder import encode_basestring_ascii
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import DECISIONS
@@ -29,15 +29,16 @@ _WORDS: Final = tuple(decision.encode() for decision in DECISIONS)
 _TRUTH: Final = (b"false", b"true")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
+# The formats: `%%b` and `%%d` are for values of one exchange alone.
 _JSON: Final = (
-    b'{"time":"%b","client":"%b","method":"%b","host":"%b","target":"%b","protocol":"HTTP/1.%d","status":%d,'
-    b'"pool":"%b","backend":"%b","decision":"%b","reason":"%b","attempts":%d,"request_bytes":%d,"response_bytes":%d,'
-    b'"duration_us":%d,"connect_us":%b,"first_byte_us":%b,"upgraded":%b,"request_id":"%b","user_agent":"%b",'
-    b'"referer":"%b"%b}\n'
+    b'{"time":"%%b","client":"%%b","method":"%%b","host":"%%b","target":"%%b","protocol":"HTTP/1.%d","status":%d,'
+    b'"pool":"%b","backend":"%b","decision":"%b","reason":"%b","attempts":%d,"request_bytes":%%d,'
+    b'"response_bytes":%%d,"duration_us":%%d,"connect_us":%%b,"first_byte_us":%%b,"upgraded":%b,"request_id":"%%b",'
+    b'"user_agent":"%%b","referer":"%%b"%%b}\n'
 )
 _COMBINED: Final = (
-    b'%b - - [%b] "%b %b HTTP/1.%d" %d %d "%b" "%b" "%b" pool=%b backend=%b decision=%b reason=%b attempts=%d '
-    b'request_bytes=%d duration_us=%d connect_us=%b first_byte_us=%b request_id="%b"%b\n'
+    b'%%b - - [%%b] "%%b %%b HTTP/1.%d" %d %%d "%%b" "%%b" "%%b" pool=%b backend=%b decision=%b reason=%b attempts=%d '
+    b'request_bytes=%%d duration_us=%%d connect_us=%%b first_byte_us=%%b request_id="%%b"%%b\n'
 )
 
 
@@ -92,8 +93,16 @@ def _cut(value: bytes, limit: int) -> bytes:
     return value if len(value) <= limit else value[:limit] + CUT.encode()
 
 
+# What the values of one line are made of: those that are the same for many exchanges, and those of this one.
+_Common: TypeAlias = tuple[int, int, str, str, int, str, int, bool]
+
+
 class _Lines:
-    """What the formats share: one check of all that the client chose, and the exact way round when it fails."""
+    """What the formats share: one check of all that the client chose, and the exact way round when it fails.
+
+    A template is what is left of the format when the values that many exchanges share have been put in; it is learned
+    once for each combination of them (and takes 14 values where the format takes 22).
+    """
 
     def __init__(self, with_key: bool, memo: _Memo, wall_ns: Callable[[], int]) -> None:
         self._with_key = with_key
@@ -101,6 +110,7 @@ class _Lines:
         self._wall_ns = wall_ns
         self._tick = -1
         self._time = b""
+        self._templates: dict[_Common, bytes] = {}
 
     def line(self, x: Finished) -> bytes:
         """The exchange's line, newline included."""
@@ -108,8 +118,7 @@ class _Lines:
         host = x.host
         target = x.target
         request_id = x.request_id
-        agent = x.field(b"user-agent")
-        referer = x.field(b"referer")
+        agent, referer = x.agent_and_referer()
         key = x.key if self._with_key else None
         if not b"".join((method, host, target, request_id, agent, referer, key or b"")).translate(None, SAFE):
             line = self._fill(x, method, host, target, request_id, agent, referer, key)
@@ -126,6 +135,21 @@ class _Lines:
             if len(line) <= LINE_MAX:
                 break
         return line
+
+    def _learn(self, common: _Common) -> bytes:
+        if len(self._templates) >= MEMO_LIMIT:
+            self._templates.clear()
+        minor, status, pool, backend, decision, reason, attempts, upgraded = common
+        word = _WORDS[decision] if decision >= 0 else b""
+        names = [self._memo[name].replace(b"%", b"%%") for name in (pool, backend, reason)]
+        template = self._templates[common] = self._template(minor, status, names, word, attempts, upgraded)
+        return template
+
+    def _template(
+        self, minor: int, status: int, names: list[bytes], decision: bytes, attempts: int, upgraded: bool
+    ) -> bytes:
+        """`names` are those of the pool, the backend and the reason."""
+        raise NotImplementedError
 
     def _escape(self, value: bytes) -> bytes:
         raise NotImplementedError
@@ -153,6 +177,12 @@ class JsonLines(_Lines):
     def _escape(self, value: bytes) -> bytes:
         return json_text(value)
 
+    def _template(
+        self, minor: int, status: int, names: list[bytes], decision: bytes, attempts: int, upgraded: bool
+    ) -> bytes:
+        pool, backend, reason = names
+        return _JSON % (minor, status, pool, backend, decision, reason, attempts, _TRUTH[upgraded])
+
     def _fill(
         self,
         x: Finished,
@@ -164,32 +194,25 @@ class JsonLines(_Lines):
         referer: bytes,
         key: bytes | None,
     ) -> bytes:
-        memo = self._memo
+        common = (x.minor, x.status, x.pool_name, x.backend_name, x.decision, x.reason, x.attempts, x.upgraded)
+        template = self._templates.get(common) or self._learn(common)
         connect_us = x.connect_us
         first_byte_us = x.first_byte_us
         tick = self._wall_ns() // 1_000_000
         if tick != self._tick:
             self._tick = tick
             self._time = iso_time(tick).encode()
-        return _JSON % (
+        return template % (
             self._time,
-            memo[x.client],
+            self._memo[x.client],
             method,
             host,
             target,
-            x.minor,
-            x.status,
-            memo[x.pool_name],
-            memo[x.backend_name],
-            _WORDS[x.decision] if x.decision >= 0 else b"",
-            memo[x.reason],
-            x.attempts,
             x.request_bytes,
             x.response_bytes,
             x.duration_us,
             b"%d" % connect_us if connect_us >= 0 else b"null",
             b"%d" % first_byte_us if first_byte_us >= 0 else b"null",
-            _TRUTH[x.upgraded],
             request_id,
             agent,
             referer,
@@ -206,6 +229,12 @@ class CombinedLines(_Lines):
     def _escape(self, value: bytes) -> bytes:
         return quoted_text(value)
 
+    def _template(
+        self, minor: int, status: int, names: list[bytes], decision: bytes, attempts: int, upgraded: bool
+    ) -> bytes:
+        pool, backend, reason = names
+        return _COMBINED % (minor, status, pool, backend, decision or b"-", reason, attempts)
+
     def _fill(
         self,
         x: Finished,
@@ -217,29 +246,23 @@ class CombinedLines(_Lines):
         referer: bytes,
         key: bytes | None,
     ) -> bytes:
-        memo = self._memo
+        common = (x.minor, x.status, x.pool_name, x.backend_name, x.decision, x.reason, x.attempts, x.upgraded)
+        template = self._templates.get(common) or self._learn(common)
         connect_us = x.connect_us
         first_byte_us = x.first_byte_us
         tick = self._wall_ns() // 1_000_000_000
         if tick != self._tick:
             self._tick = tick
             self._time = common_time(tick).encode()
-        return _COMBINED % (
-            memo[x.client],
+        return template % (
+            self._memo[x.client],
             self._time,
             method or b"-",
             target or b"-",
-            x.minor,
-            x.status,
             x.response_bytes,
             referer or b"-",
             agent or b"-",
             host or b"-",
-            memo[x.pool_name],
-            memo[x.backend_name],
-            _WORDS[x.decision] if x.decision >= 0 else b"-",
-            memo[x.reason],
-            x.attempts,
             x.request_bytes,
             x.duration_us,
             b"%d" % connect_us if connect_us >= 0 else b"-",
