@@ -38,6 +38,11 @@ LEFT_OUT = (
     "lbproxy/core/spec.py",  # travels to the workers as pickles, and a compiled frozen dataclass cannot be unpickled
     "lbproxy/core/health.py",  # copies its objects, which a compiled class does not allow; no request passes it
     "lbproxy/core/pace.py",  # no request passes it
+    # Nor these; and of their generators mypyc makes C that a compiler finds fault with.
+    "lbproxy/core/forge.py",
+    "lbproxy/core/moves.py",
+    "lbproxy/core/pieces.py",
+    "lbproxy/core/rings.py",
     # A compiled coroutine passes an exception on to what it awaits in a way that is deprecated since Python 3.12.
     "lbproxy/dataplane/connecting.py",
 )

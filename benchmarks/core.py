@@ -13,10 +13,11 @@ from typing import Final
 
 from lbproxy.core.affinity import key_finder
 from lbproxy.core.bound import Bound
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.hotkeys import HotKeys, Meter
 from lbproxy.core.moves import moved
-from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.ring import Ring
 from lbproxy.core.spec import KeySource, Sticky
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
-from lbproxy.core.ring import build_ring
 
 SERVICE_S: Final = 0.2
 _ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n"

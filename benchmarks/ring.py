@@ -16,8 +16,8 @@ _KEYS = 200_000
 
 def run_ring() -> CheckResult:
     """Best of three builds; lookups over many keys, so that the processor's caches do not flatter."""
+    from lbproxy.core.forge import build_ring
     from lbproxy.core.hashing import hash_key
-    from lbproxy.core.ring import build_ring
 
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, placement(1).proxy)

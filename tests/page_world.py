@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.moves import moved
-from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.ring import Ring
 
 Document = dict[str, Any]
 START = 1_796_040_000.0

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lbproxy.core.balance import DRAINING, OUT, SERVING, Account, Backend, Pool
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import (
     BACKEND_IN_FLIGHT,
@@ -25,7 +26,6 @@ from lbproxy.core.ledger import (
     row_width,
 )
 from lbproxy.core.recency import SLOTS, Recency
-from lbproxy.core.ring import build_ring
 from lbproxy.core.spec import Address, BackendSpec, BoundedLoad, HotKeys, Pin, PoolSpec
 
 KEYS = [hash_key(b"user-%d" % number) for number in range(2000)]

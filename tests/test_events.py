@@ -9,9 +9,9 @@ from lbproxy.control.events import MEMORY, EventJournal, Events, sentence
 from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.pool_state import CAUSES
 from lbproxy.control.ring_changes import RingChanges, serving_ring
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hotkeys import HotKey
 from lbproxy.core.moves import moved
-from lbproxy.core.ring import build_ring
 from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import PoolSpec
 from lbproxy.observe.journal import BURST, Fields, Journal, Level

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbproxy.control.explain import explain, to_json, to_text
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import SPACE, hash_key, token
-from lbproxy.core.ring import build_ring
 from lbproxy.core.spec import Address, BackendSpec, KeySource, PoolSpec, Sticky
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
-from lbproxy.core.ring import build_ring
 from tests.crowd import Crowd, backend_processes
 from tests.running import Backends, Proxy, backend_list, get, in_thread, until_true
 

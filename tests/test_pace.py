@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.moves import moved
 from lbproxy.core.pace import Pace, rounded
-from lbproxy.core.ring import build_ring
 
 Weights = Mapping[str, float]
 

@@ -19,7 +19,7 @@ from lbproxy.control.admin.page.judge import Verdict, judge, judge_instance
 from lbproxy.control.admin.page.shares import Share, hot_keys, shares
 from lbproxy.control.admin.page.source import REQUESTS, look
 from lbproxy.control.admin.page.window import APART_S, LEAST_S, LONG_S, SHORT_S, Past, quantile
-from lbproxy.core.ring import build_ring
+from lbproxy.core.forge import build_ring
 from tests.page_world import PoolModel, World, equal_pool
 
 # Words

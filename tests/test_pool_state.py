@@ -9,8 +9,9 @@ import pytest
 from lbproxy.control.overrides import Override, Overrides, What
 from lbproxy.control.pool_state import Change, Flip, PoolState, effective_weights
 from lbproxy.core.balance import DRAINING, OUT, SERVING
+from lbproxy.core.forge import build_ring
 from lbproxy.core.moves import moved
-from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.ring import Ring
 from lbproxy.core.spec import Address, BackendSpec, Ejection, Health, PoolSpec
 
 PROBED = Health(kind="http", rise=2, fall=3, hold=5.0)

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from lbproxy.core.forge import build_ring, ring_in_pieces
 from lbproxy.core.hashing import HASH_VERSIONS, SPACE, hash_key, token, tokens
 from lbproxy.core.moves import moved
-from lbproxy.core.ring import Ring, build_ring, ring_in_pieces, vnode_count
+from lbproxy.core.ring import Ring, vnode_count
 
 GOLDEN = Path(__file__).parent / "golden" / "ring_v1.json"
 SMALL = 97

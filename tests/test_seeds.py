@@ -12,9 +12,10 @@ from typing import ClassVar
 
 import pytest
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.moves import moved
-from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.ring import Ring
 
 KEYS = {"kim": 14, "eve": 28, "leo": 47, "max": 66, "ned": 78, "zoe": 93}
 THREE = {"A": [5], "B": [35], "C": [60]}

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
-from lbproxy.core.ring import build_ring
 from lbproxy.core.spec import Address, BackendSpec, BoundedLoad, HotKeys, Pin, PoolSpec, Queue
 from lbproxy.simulate.changes import Change, moved_keys
 from lbproxy.simulate.placements import (

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import SPACE, hash_key, tokens
-from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.ring import Ring
 from lbproxy.core.spec import BackendSpec, KeySource, PoolSpec
 
 _HASH_NAMES: Final = {1: "xxh3_64"}

@@ -14,8 +14,9 @@ from dataclasses import dataclass, fields
 from typing import Final, final
 
 from lbproxy.control.ring_changes import serving_ring
+from lbproxy.core.forge import build_ring
 from lbproxy.core.moves import Moves, moved
-from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.ring import Ring
 from lbproxy.core.sample import Keys
 from lbproxy.core.spec import Config, PoolSpec
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from lbproxy.control.pool_state import CAUSES
+from lbproxy.core.forge import ring_in_pieces
 from lbproxy.core.moves import moved_in_pieces
 from lbproxy.core.pieces import Pieces, at_once
-from lbproxy.core.ring import Ring, ring_in_pieces
+from lbproxy.core.ring import Ring
 from lbproxy.core.spec import PoolSpec
 from lbproxy.observe.journal import Journal, Level
 

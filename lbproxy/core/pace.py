@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, final
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.moves import moved
-from lbproxy.core.ring import Ring, build_ring, vnode_count
+from lbproxy.core.ring import Ring, vnode_count
 
 Weights = Mapping[str, float]
 

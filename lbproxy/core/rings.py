@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lbproxy.core.forge import ring_in_pieces
 from lbproxy.core.pieces import Pieces
-from lbproxy.core.ring import Ring, ring_in_pieces
+from lbproxy.core.ring import Ring
 from lbproxy.core.spec import PoolSpec
 
 

@@ -19,7 +19,8 @@ from statistics import fmean, pvariance
 from typing import Final
 
 from lbproxy.core.bound import Bound
-from lbproxy.core.ring import Ring, build_ring
+from lbproxy.core.forge import build_ring
+from lbproxy.core.ring import Ring
 
 # How many further balls are asked for where they would go.
 _PROBES: Final = 1000

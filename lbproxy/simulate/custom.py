@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.moves import moved
-from lbproxy.core.ring import build_ring
 from lbproxy.simulate.changes import Change, Moved, moved_keys
 from lbproxy.simulate.plot import Chart, Series
 from lbproxy.simulate.progress import Begin

@@ -13,8 +13,8 @@ from math import log
 from typing import Final, Protocol, final
 
 from lbproxy.core.bound import scaled
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import SPACE, hash_key
-from lbproxy.core.ring import build_ring
 
 # Backends by name and weight, in the order of the list that an operator keeps.
 Members = Sequence[tuple[str, float]]

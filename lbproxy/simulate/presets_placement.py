@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
-from lbproxy.core.ring import build_ring
 from lbproxy.simulate.bins import mean_filling
 from lbproxy.simulate.changes import moved_keys
 from lbproxy.simulate.placements import placements

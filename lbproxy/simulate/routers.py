@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from lbproxy.core.bound import Bound
+from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import NO_KEY, OWNER, SPILL_FULL
-from lbproxy.core.ring import build_ring
 from lbproxy.core.spec import PoolSpec, Queue
 from lbproxy.simulate.placements import Placement
 
