@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         _write_json(options.json, plan, results)
     if options.write:
         command = ["python", "-m", "benchmarks", *(sys.argv[1:] if arguments is None else arguments)]
-        results_file.PATH.write_text(results_file.page(plan, results, command))
+        results_file.write(plan, results, command)
         print(f"written: {results_file.PATH}", file=sys.stderr)
     return 1 if results.failures else 0
 

@@ -13,13 +13,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import yaml
 
-from benchmarks import loads, proxies
+from benchmarks import loads, proxies, results_file
 from benchmarks.figures import Round
 from benchmarks.proxies.base import Setting
 from benchmarks.proxies.lbproxy import LBProxy, render
@@ -27,6 +28,7 @@ from benchmarks.report import Table
 from benchmarks.session import Plan, run
 from lbproxy.dataplane import settling
 
+TITLE: Final = "What each capability costs"
 DEFAULT: Final = "default"
 _UNCOUNTED: Final = Path(__file__).with_name("uncounted")
 
@@ -104,6 +106,16 @@ def table(rounds: Mapping[str, Sequence[Round]], names: Mapping[str, str], compl
     return Table("What it costs a small keyed GET, 64 keep-alive connections", columns, rows, complaints)
 
 
+def section(found: Table, rounds: int, seconds: int) -> str:
+    """What RESULTS.md says of the figures."""
+    return (
+        f"`python -m benchmarks.features` on {datetime.now(UTC).date().isoformat()}: the same lbproxy with and without "
+        f"what is named, {rounds} rounds\nof {seconds} s, interleaved, one worker on one core. `cost` is the middle of "
+        "the differences to the default within a round;\n`from` and `to` are the smallest and the largest, and a "
+        f"negative one shows how much is noise.\n\n{found.markdown()}\n"
+    )
+
+
 def _row(name: str, rounds: Sequence[Round], base: Sequence[Round]) -> tuple[str, ...]:
     figures = (
         f"{median(each.requests_per_s for each in rounds):,.0f}",
@@ -125,6 +137,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--load", default="small", help="another load, such as browser or close")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {results_file.PATH.name}")
     options = parser.parse_args()
     chosen, _ = loads.select([options.load])
     variants = compared(os.environ)
@@ -135,7 +148,10 @@ def main() -> int:
         return 1
     for result in results.loads.values():
         names = {each.name: each.variant.name for each in variants}
-        print(table(result.rounds, names, result.complaints).text())
+        found = table(result.rounds, names, result.complaints)
+        print(found.text())
+        if options.write:
+            results_file.write_section(TITLE, section(found, options.rounds, options.seconds))
     if len(variants) == len(VARIANTS):
         print("! lbproxy is compiled here: what counting costs can only be measured when it is not")
     return 1 if results.failures else 0

@@ -1,12 +1,20 @@
-"""RESULTS.md: the tables with what is needed to read them, and to take them again."""
+"""RESULTS.md: the tables with what is needed to read them, and to take them again.
+
+`python -m benchmarks --write` writes the first part, up to and with the section "Method". Every other section is of
+somebody else and stays: of another benchmark, which writes it by the same `--write`, or notes by hand.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from benchmarks.goals import Results
 from benchmarks.machine import describe
@@ -44,13 +52,37 @@ What is switched on:
 {features}
 
 {logs}
+{build}
 
 {tables}
 """
+_OWN: Final = "Method"
+
+
+def write(plan: Plan, results: Results, command: Iterable[str], path: Path = PATH) -> None:
+    """Put the tables into RESULTS.md; the sections of others stay behind them."""
+    before = path.read_text() if path.exists() else ""
+    others = [text for title, text in sections(before).items() if title not in ("", _OWN)]
+    path.write_text("\n".join([page(plan, results, command), *others]))
+
+
+def write_section(title: str, body: str, path: Path = PATH) -> None:
+    """Put a section of another benchmark into RESULTS.md, in the place of what it said before."""
+    known = sections(path.read_text())
+    known[title] = f"## {title}\n\n{body.strip()}\n"
+    path.write_text("\n".join(known.values()))
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a page by title, each with its heading; what is before the first one is ""."""
+    parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    return {
+        part.partition("\n")[0].removeprefix("## ") if at else "": part.strip() + "\n" for at, part in enumerate(parts)
+    }
 
 
 def page(plan: Plan, results: Results, command: Iterable[str]) -> str:
-    """The whole text of RESULTS.md."""
+    """What this program knows: the head of RESULTS.md, and the section with the tables."""
     return _PAGE.format(
         command=shlex.join(command),
         date=datetime.now(UTC).date().isoformat(),
@@ -61,6 +93,7 @@ def page(plan: Plan, results: Results, command: Iterable[str]) -> str:
         seconds=plan.seconds,
         features="\n".join(f"- {proxy.name}: {proxy.features}." for proxy in plan.proxies),
         logs=_logs(plan),
+        build=_build(),
         tables="\n\n".join(table.markdown() for table in tables(results)),
     )
 
@@ -78,6 +111,14 @@ def _logs(plan: Plan) -> str:
     if plan.log:
         return "All of them write an access log to a file."
     return "Only lbproxy writes an access log; the others run without one, which is their fastest."
+
+
+def _build() -> str:
+    """How the data plane of the lbproxy that was measured is built, as it says itself."""
+    said = subprocess.run([sys.executable, "-m", "lbproxy", "version"], capture_output=True, text=True, check=True)
+    if "dataplane compiled" in said.stdout:
+        return "lbproxy's data plane was compiled (`LBPROXY_COMPILE=1`), which is not the default."
+    return "lbproxy's data plane was interpreted, which is the default; it can be compiled (`LBPROXY_COMPILE=1`)."
 
 
 def _libraries() -> list[str]:

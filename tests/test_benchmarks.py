@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import features, loads, proxies, wrk
+from benchmarks import features, hotkey, loads, proxies, results_file, wrk
 from benchmarks.figures import DIRECT, CheckResult, LoadResult, Round, summarize
 from benchmarks.goals import GOALS, Goal, Results
 from benchmarks.machine import free_port
@@ -23,6 +23,7 @@ from benchmarks.proxies import Backend, BenchmarkError, Setting
 from benchmarks.proxies.base import await_answer
 from benchmarks.proxies.lbproxy import render
 from benchmarks.report import goal_table, load_table, tables
+from benchmarks.session import Plan
 from lbproxy.control.config import loads as load_config
 from lbproxy.dataplane import settling
 
@@ -219,3 +220,33 @@ def test_the_proxy_that_does_not_count_runs_another_function() -> None:
     env = {**os.environ, **uncounted.environment(Setting(Path(), 0, 0, 1, (), False, 1))}
     said = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, check=True, env=env)
     assert said.stdout.split() == ["sitecustomize", "sitecustomize"]
+
+
+# RESULTS.md
+
+
+def test_what_others_have_written_stays(tmp_path: Path) -> None:
+    path = tmp_path / "RESULTS.md"
+    path.write_text(
+        "# Title\n\nold\n\n## Method\n\nold tables\n\n### A table\n\n## Notes\n\nby hand\n\n## A hot key\n\n| a |\n"
+    )
+    plan = Plan((), ())
+    results_file.write(plan, Results({"small": result("small", nginx=100.0, lbproxy=60.0)}, {}), ["x", "--write"], path)
+    text = path.read_text()
+    assert "old" not in text
+    assert (
+        text.index("## Method")
+        < text.index("| lbproxy |")
+        < text.index("## Notes\n\nby hand\n\n## A hot key\n\n| a |\n")
+    )
+    results_file.write_section("A hot key", "new", path)
+    results_file.write_section("A third", "other", path)
+    assert path.read_text() == text.replace("| a |", "new") + "\n## A third\n\nother\n"
+    results_file.write(plan, Results({}, {}), ["x"], path)
+    assert path.read_text().endswith("\n## Notes\n\nby hand\n\n## A hot key\n\nnew\n\n## A third\n\nother\n")
+
+
+def test_the_page_of_results_is_one_that_is_kept() -> None:
+    sections = results_file.sections(results_file.PATH.read_text())
+    assert list(sections)[:2] == ["", "Method"]
+    assert hotkey.TITLE in sections
