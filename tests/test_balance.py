@@ -499,7 +499,32 @@ class TestDraining:
         assert picked(pool, new) == (names(pool.walk(new))[1], FAILOVER)
         pool.remember(new)
         assert picked(pool, new)[1] == FAILOVER
-        assert [pool.is_known(h) for h in (known, new)] == [True, False]
+        assert [pool.residence(h) for h in (known, new)] == [pool.backends["b2"], None]
+
+    def test_a_session_that_settled_where_it_went_stays_there_when_that_drains_too(self) -> None:
+        pool, settled = self.drained()
+        second, third = names(pool.walk(settled))[1:3]
+        pool.adopt({"b2": DRAINING})
+        pool.remember(settled)
+        assert picked(pool, settled) == (second, FAILOVER)
+        pool.adopt({second: DRAINING})
+        new = next(h for h in KEYS if h != settled and names(pool.walk(h))[:3] == ["b2", second, third])
+        for _ in range(2):
+            assert picked(pool, settled) == (second, FAILOVER)
+            assert picked(pool, new) == (third, FAILOVER)
+            pool.remember(settled)
+            pool.remember(new)
+        assert pool.place_of(settled) is pool.backends[second]
+        pool.adopt({second: OUT})
+        assert picked(pool, settled) == (third, FAILOVER)
+
+    def test_a_session_that_settled_elsewhere_goes_home_when_its_owner_is_back(self) -> None:
+        pool, settled = self.drained()
+        second = names(pool.walk(settled))[1]
+        pool.adopt({"b2": DRAINING})
+        pool.remember(settled)
+        pool.adopt({"b2": SERVING, second: DRAINING})
+        assert picked(pool, settled) == ("b2", OWNER)
 
     def test_a_session_that_was_idle_for_long_goes(self) -> None:
         pool, known = self.drained()
@@ -529,7 +554,7 @@ class TestDraining:
         h = key_of(pool, "b2")
         pool.adopt({"b2": DRAINING})
         assert picked(pool, h)[1] == FAILOVER
-        assert not pool.is_known(h)
+        assert pool.residence(h) is None
 
 
 class TestPanic:

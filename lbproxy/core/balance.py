@@ -28,6 +28,7 @@ from typing import Final, final
 from lbproxy.core.affinity import KeyFinder, key_finder
 from lbproxy.core.bound import Bound, Smoothed, exact
 from lbproxy.core.cookies import CookieAffinity
+from lbproxy.core.hashing import hash_key
 from lbproxy.core.homes import Homes
 from lbproxy.core.hotkeys import HotKeys, Meter, Parts
 from lbproxy.core.ledger import (
@@ -66,13 +67,14 @@ class Backend:
 
     `idle` holds its idle connections, the one used last at the right end; only the data plane looks into it. `keep`
     says how many of them and for how long, None when the backend is in no pool any more. `errors` counts failures in a
-    row. `served` is the virtual time of the balance for requests without a key: requests served over weight. Of its
-    `in_flight`, `tunnel_seats` are what its `tunnels` count as. `tally` is for the data plane to gather in.
+    row. `salt` goes into the marks of the sessions that live there. `served` is the virtual time of the balance for
+    requests without a key: requests served over weight. Of its `in_flight`, `tunnel_seats` are what its `tunnels` count
+    as. `tally` is for the data plane to gather in.
     """
 
     __slots__ = (
         # for its life
-        "address", "name",
+        "address", "name", "salt",
         # from the configuration and the control plane
         "eligible", "keep", "limit", "member", "row", "spec", "state", "weight",
         # the account
@@ -81,6 +83,7 @@ class Backend:
 
     def __init__(self, spec: BackendSpec, row: int, weight: float) -> None:
         self.name: Final = spec.name
+        self.salt: Final = hash_key(spec.name.encode())
         self.address = spec.address
         self.state = SERVING
         self.eligible = False
@@ -387,8 +390,10 @@ class Pool:
 
     def _look_further(self, h: int, owner: Backend) -> tuple[Backend | None, int]:
         account = self.account
-        if not owner.eligible and owner.state == DRAINING and self.is_known(h) and account.load(owner) < owner.limit:
-            return owner, OWNER
+        if not owner.eligible and account.sessions is not None:
+            residence = self.residence(h)
+            if residence is not None and account.load(residence) < residence.limit:
+                return residence, OWNER if residence is owner else FAILOVER
         if h in self._reach:
             backend = self._of_hot(h, self._reach[h] if self._spreads else 1)
             if backend is not None:
@@ -559,24 +564,32 @@ class Pool:
         return None
 
     def place_of(self, h: int) -> Backend | None:
-        """The backend that new requests of the key go to while it has room: the first eligible one of its list."""
+        """The backend that new requests of the key go to while it has room: of its list the first eligible one, or a
+        draining one before that if the key's session lives there."""
+        sessions = self.account.sessions
         for backend in self.walk(h):
-            if backend.eligible:
+            if backend.eligible or (
+                sessions is not None and backend.state == DRAINING and sessions.has_seen(h ^ backend.salt)
+            ):
                 return backend
         return None
 
     def remember(self, h: int) -> None:
-        """The key was seen now. One that is new to a draining owner will live elsewhere, so it stays unknown there."""
+        """The key was seen now, at its place."""
         sessions = self.account.sessions
         if sessions is not None:
             owner = self.owner(h)
-            if owner is None or owner.state != DRAINING or sessions.has_seen(h):
-                sessions.mark(h)
+            place = owner if owner is not None and owner.eligible else self.place_of(h)
+            if place is not None:
+                sessions.mark(h ^ place.salt)
 
-    def is_known(self, h: int) -> bool:
-        """Whether the key was seen lately, so that its session may stay on a draining backend."""
-        sessions = self.account.sessions
-        return sessions is not None and sessions.has_seen(h)
+    def residence(self, h: int) -> Backend | None:
+        """The draining backend on which the key was seen lately, so that its session may stay there; None if there is
+        no such one."""
+        if self.account.sessions is None:
+            return None
+        place = self.place_of(h)
+        return place if place is not None and not place.eligible else None
 
     def tick(self, now: float) -> None:
         """Bring the account up to date. Called on the coarse timer."""
@@ -597,21 +610,21 @@ class Pool:
         """The whole preference list, each backend with the reason why it would or would not serve the key now. The
         reasons of those that would end in "may serve"; of these the first does, or of a hot key's the least loaded."""
         total = self.account.total_with_one_more()
-        owner = self.owner(h)
+        residence = self.residence(h)
         hot = self._reasons_of_hot(h, total) if h in self._reach else {}
         return [
-            (each, self._obstacle(each, h, each is owner) or hot.get(each) or self._reason_of_room(each, total))
+            (each, self._obstacle(each, each is residence) or hot.get(each) or self._reason_of_room(each, total))
             for each in self.walk(h)
         ]
 
-    def _obstacle(self, backend: Backend, h: int, is_owner: bool) -> str:
-        """What speaks against a backend whatever the bound says, or for an owner that drains; "" nothing."""
+    def _obstacle(self, backend: Backend, is_residence: bool) -> str:
+        """What speaks against a backend whatever the bound says, or for one that drains; "" nothing."""
         if not backend.eligible and backend.state != DRAINING:
             return "not eligible"
         if self.account.load(backend) >= backend.limit:
             return f"at its max_in_flight of {backend.limit}"
         if not backend.eligible:
-            return "draining, but the session is known: may serve" if is_owner and self.is_known(h) else "draining"
+            return "draining, but the session is known: may serve" if is_residence else "draining"
         return ""
 
     def _reasons_of_hot(self, h: int, total: int) -> dict[Backend, str]:

@@ -1,9 +1,11 @@
 """Which keys were seen lately, in fixed memory: one octet per slot, no key and no list.
 
 A draining backend takes no new keys, but a session that is known to live there may stay until it is idle. So every
-keyed request leaves a mark: the slot that its hash names gets the present stamp, a small number that counts the time in
-parts of the window. A key was seen lately when its slot's stamp is young. Two keys may share a slot; then a new key can
-be taken for a known one (with n known keys in N slots for about n/N of the new ones), and a known one never for new.
+keyed request leaves a mark: the slot that its hash and its backend name together gets the present stamp, a small number
+that counts the time in parts of the window. A key was seen lately at a backend when that slot's stamp is young. (What
+is called a key below is the two of them: the key's hash, mixed with the backend's.) Two keys may share a slot; then a
+new key can be taken for a known one (with n known keys in N slots for about n/N of the new ones), and a known one never
+for new.
 
 All workers share one table: marks are single octets, so nobody waits for anybody, and a user who reconnects to another
 worker is still known. Their clocks tick apart, so a stamp may be a little ahead of the present one. Stamps repeat after
