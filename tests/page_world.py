@@ -60,6 +60,7 @@ class PoolModel:
         self.failing = ""
         self.no_key = 0
         self.rejected = 0
+        self.panic_mode = "off"
         self.requests = dict.fromkeys(("1xx", "2xx", "3xx", "4xx", "5xx"), 0)
         self.rng = random.Random(name)
         self._build()
@@ -92,6 +93,8 @@ class PoolModel:
         order = self.preference(key)
         owner = order[0]
         serving = [each for each in order if each.state == "up"]
+        if not serving and self.panic_mode == "serve_all":
+            serving = order
         if not serving:
             self.rejected += 1
             self.requests["5xx"] += 1
@@ -129,7 +132,8 @@ class PoolModel:
             "bounded_load": {"factor": 1.25, "min_gap": None},
             "hot_keys": {"mode": "spread"},
             "eligible": sum(each.state == "up" for each in self.backends.values()),
-            "panic": False,
+            "panic": not any(each.state == "up" for each in self.backends.values()),
+            "panic_mode": self.panic_mode,
             "ring": {"fingerprint": self.ring.fingerprint, "points": sum(self.ring.counts), "vnodes": self.vnodes},
             "backends": [
                 {

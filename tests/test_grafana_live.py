@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import signal
-import socket
-import subprocess
 import threading
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import aiohttp
 import pytest
-import yaml
 
 from grafana.boards.distribution import SHARES
 from grafana.queries import CAUSES, KEY_SKEW
+from tests.prometheus import PATIENCE_S, Prometheus
 from tests.promql import (
-    GRAFANA,
-    RULES,
-    Asked,
     annotation_queries,
-    filled_in,
     panel_queries,
     rules,
     selectors,
@@ -42,7 +29,6 @@ NAMES: Final = ("b1", "b2", "b3", "b4")
 CLIENTS: Final = 8
 KEYS_PER_CLIENT: Final = 400
 PAUSE_S: Final = 0.02
-PATIENCE_S: Final = 30.0
 NOTICED_WITHIN_S: Final = 15.0
 # What Grafana makes of a scrape interval of 5 s: $__rate_interval is four of them.
 RATE_INTERVAL_S: Final = 20
@@ -54,8 +40,6 @@ VALUES: Final = {
     "__rate_interval": f"{RATE_INTERVAL_S}s",
 }
 HOT: Final = "the busiest user"
-
-Series = dict[str, Any]
 
 
 class Scene:
@@ -110,81 +94,6 @@ class Scene:
             await asyncio.sleep(PAUSE_S)
 
 
-class Prometheus:
-    """Prometheus with the repository's configuration, but for the address that it scrapes."""
-
-    def __init__(self, folder: Path, target: str) -> None:
-        config = yaml.safe_load((GRAFANA / "prometheus.yml").read_text())
-        config["rule_files"] = [str(RULES / "*.yml")]
-        config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen(
-            [
-                require_tool("prometheus"),
-                f"--config.file={folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-                "--log.level=error",
-            ]
-        )
-
-    def __enter__(self) -> Self:
-        until(self.is_ready, PATIENCE_S)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.process.terminate()
-        self.process.wait(PATIENCE_S)
-
-    def is_ready(self) -> bool:
-        assert self.process.poll() is None, "Prometheus ended"
-        try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-    def ask(self, path: str, **arguments: str) -> Any:
-        """The data of an answer that came without error or warning."""
-        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
-        try:
-            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
-                document = json.load(answer)
-        except urllib.error.HTTPError as error:
-            document = json.load(error)
-        assert document["status"] == "success", document
-        assert not document.get("warnings"), document
-        assert not document.get("infos"), document
-        return document["data"]
-
-    def instant(self, expr: str) -> list[Series]:
-        found: list[Series] = self.ask("query", query=filled_in(expr, VALUES))["result"]
-        return found
-
-    def over_time(self, expr: str, seconds: float) -> list[Series]:
-        now = time.time()
-        data = self.ask("query_range", query=expr, start=f"{now - seconds}", end=f"{now}", step="5")
-        found: list[Series] = data["result"]
-        return found
-
-    def value(self, expr: str) -> float:
-        """The one number that an expression is."""
-        (series,) = self.instant(expr)
-        return float(series["value"][1])
-
-    def scrapes(self) -> int:
-        """How often the proxy has been scraped."""
-        found = self.instant('sum(count_over_time(up{job="lbproxy"}[10m]))')
-        return int(found[0]["value"][1]) if found else 0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     require_tool("prometheus")
@@ -209,7 +118,7 @@ def proxy(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 @pytest.fixture(scope="module")
 def prometheus(proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Scraped often enough that rates are there."""
-    with Prometheus(tmp_path_factory.mktemp("prometheus"), f"127.0.0.1:{proxy.admin_port}") as made:
+    with Prometheus(tmp_path_factory.mktemp("prometheus"), f"127.0.0.1:{proxy.admin_port}", VALUES) as made:
         until(lambda: made.scrapes() >= 3, PATIENCE_S)
         yield made
 
@@ -258,20 +167,11 @@ def changed(proxy: Proxy, prometheus: Prometheus) -> Prometheus:
 
 
 def test_every_panel_has_data(changed: Prometheus) -> None:
-    assert [asked.where for asked in panel_queries(VALUES) if not has_data(changed, asked)] == []
+    assert [asked.where for asked in panel_queries(VALUES) if not changed.has_data(asked)] == []
 
 
 def test_every_annotation_has_marks(changed: Prometheus) -> None:
-    assert [asked.where for asked in annotation_queries(VALUES) if not has_data(changed, asked)] == []
-
-
-def has_data(prometheus: Prometheus, asked: Asked) -> bool:
-    """Whether there is a number in the answer; an answer with a warning fails."""
-    if asked.instant:
-        values = [series["value"] for series in prometheus.instant(asked.expr)]
-    else:
-        values = [value for series in prometheus.over_time(asked.expr, 20) for value in series["values"]]
-    return any(math.isfinite(float(text)) for _, text in values)
+    assert [asked.where for asked in annotation_queries(VALUES) if not changed.has_data(asked)] == []
 
 
 def test_every_variable_has_values(changed: Prometheus) -> None:

@@ -381,6 +381,17 @@ def test_many_and_all_that_are_down() -> None:
     assert "All 8 backends are down." in said.sentences
 
 
+def test_that_all_are_asked_for_want_of_better_ones_is_said() -> None:
+    world = World(equal_pool(2))
+    model = world.models["api"]
+    model.panic_mode = "serve_all"
+    for name in model.backends:
+        world.set_state("api", name, "down")
+    said = verdict_of(world)
+    assert said.level == "bad"
+    assert said.sentences[0] == "No backend is eligible, so all are asked as if they were (panic: serve_all)."
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [

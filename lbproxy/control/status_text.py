@@ -32,7 +32,8 @@ def _head(info: Document) -> Iterator[str]:
 
 def _pool(pool: Document) -> Iterator[str]:
     backends = pool["backends"]
-    panic = ", NOBODY IS ELIGIBLE" if pool["panic"] else ""
+    asked = " AND ALL ARE ASKED" if pool.get("panic_mode") == "serve_all" else ""
+    panic = f", NOBODY IS ELIGIBLE{asked}" if pool["panic"] else ""
     yield (
         f"pool {pool['name']}: {pool['eligible']} of {len(backends)} backends eligible{panic}, "
         f"{pool['in_flight']} in flight, {pool['upgraded_open']} upgraded, {sum(pool['requests'].values())} requests, "

@@ -79,7 +79,9 @@ def _who_serves(pool: PoolNow) -> Iterator[Finding]:
     if not pool.backends:
         yield "bad", "The pool has no backends."
         return
-    if not pool.eligible:
+    if not pool.eligible and pool.serves_all:
+        yield "bad", "No backend is eligible, so all are asked as if they were (panic: serve_all)."
+    elif not pool.eligible:
         yield "bad", "No backend can serve."
     for state, words in _STATE_WORDS.items():
         group = [backend for backend in pool.backends if backend.state == state]

@@ -85,7 +85,8 @@ class BackendNow:
 
 @dataclass(frozen=True, slots=True)
 class PoolNow:
-    """How a pool stands. `bounds_s` are the upper bounds of its latency buckets."""
+    """How a pool stands. `bounds_s` are the upper bounds of its latency buckets; `serves_all`: when nobody is eligible,
+    everybody is asked."""
 
     name: str
     fingerprint: str
@@ -94,6 +95,7 @@ class PoolNow:
     in_flight: int
     tunnels: int
     bounds_s: tuple[float, ...]
+    serves_all: bool
     backends: tuple[BackendNow, ...]
 
     @property
@@ -135,6 +137,7 @@ def _pool(document: Document) -> PoolSample:
         in_flight=document["in_flight"],
         tunnels=document["upgraded_open"],
         bounds_s=tuple(document["duration"]["bounds_s"]),
+        serves_all=document["panic_mode"] == "serve_all",
         backends=tuple(map(_backend, backends)),
     )
     return PoolSample(now, counts)
