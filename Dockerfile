@@ -1,15 +1,20 @@
-# Built in one stage, run from another: the image holds Python, one virtual environment and nothing to build with.
+# Compiled in one stage, run from another: the image holds Python, one virtual environment and nothing to build with.
 #
 #   docker build -t lbproxy .
 #   docker run --read-only -p 127.0.0.1:8080:8080 -v ./lbproxy.yaml:/etc/lbproxy/lbproxy.yaml:ro lbproxy
 
 FROM python:3.11-slim AS build
 WORKDIR /src
+# Any version will do, and none of it stays.
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY lbproxy lbproxy
 COPY grafana grafana
 RUN python -m venv /opt/lbproxy \
- && /opt/lbproxy/bin/pip install --no-cache-dir --disable-pip-version-check . \
+ && LBPROXY_COMPILE=1 /opt/lbproxy/bin/pip install --no-cache-dir --disable-pip-version-check . \
  && /opt/lbproxy/bin/pip uninstall --yes --quiet pip setuptools
 
 FROM python:3.11-slim

@@ -1,8 +1,11 @@
-"""The wheel's build hook: compiles the modules on every request's way to extension modules, when it is asked to.
+"""The wheel's build hook: compiles the modules on every request's way to extension modules, where that can be done.
 
+    pip install .                         compiled where there are a C compiler and Python.h; else, or if it fails, not
     LBPROXY_COMPILE=1 pip install .       compiled; what stands in the way of that is an error
-    LBPROXY_COMPILE=auto pip install .    compiled where there are a C compiler and Python.h; else, or if it fails, not
     LBPROXY_COMPILE=0 pip install .       not compiled
+
+"auto" is another word for the first. pip shows what is said meanwhile with `-v` only; `lbproxy version` says afterwards
+which it is.
 
 mypyc makes C of the typed sources as they stand; there is no second version of anything. The sources stay in the wheel
 beside the extension modules, which Python prefers, and serve for tracebacks. An editable install is never compiled: it
@@ -15,6 +18,7 @@ interpreter when it finds an error.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -30,7 +34,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VARIABLE = "LBPROXY_COMPILE"
-DEFAULT = "0"
+DEFAULT = "auto"
 CHOICES = ("0", "1", "auto")
 
 ON_THE_WAY = ("lbproxy/core/*.py", "lbproxy/dataplane/*.py", "lbproxy/observe/lines.py")
@@ -46,7 +50,8 @@ LEFT_OUT = (
     # A compiled coroutine passes an exception on to what it awaits in a way that is deprecated since Python 3.12.
     "lbproxy/dataplane/connecting.py",
 )
-REQUIREMENTS = ("mypy>=2.4", "setuptools>=65.5")
+# The minor version of mypy is the one that all tests have been run with: compilers differ in what they get wrong.
+REQUIREMENTS = ("mypy==2.4.*", "setuptools>=65.5")
 # Where all compiled code goes; a module's own extension is only an entrance.
 LIBRARY = "lbproxy.compiled"
 
@@ -63,6 +68,8 @@ def obstacle() -> str:
     """What is missing for compiling, or ""."""
     if sys.implementation.name != "cpython":
         return f"mypyc compiles for CPython, not for {sys.implementation.name}"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "this Python has no global lock, with which alone compiled modules have been tested"
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         return f"there is no C compiler {compiler}"
@@ -74,6 +81,11 @@ def sources(top: Path) -> list[str]:
     """The modules to be compiled, as paths from the top of the sources."""
     found = [path for pattern in ON_THE_WAY for path in top.glob(pattern) if path.name != "__init__.py"]
     return sorted({str(path.relative_to(top)) for path in found} - set(LEFT_OUT))
+
+
+def extension_modules(directory: Path) -> list[Path]:
+    """What has been made there."""
+    return sorted(directory.glob("lbproxy/**/*" + sysconfig.get_config_var("EXT_SUFFIX")))
 
 
 class CompiledBuildHook(BuildHookInterface[Any]):
@@ -112,7 +124,7 @@ class CompiledBuildHook(BuildHookInterface[Any]):
         if done.returncode:
             self.app.display_error(done.stdout)
             return f"mypyc or the C compiler failed (status {done.returncode}), see above"
-        made = sorted(self._workshop.glob("lbproxy/**/*" + sysconfig.get_config_var("EXT_SUFFIX")))
+        made = extension_modules(self._workshop)
         for path in made:
             build_data["force_include"][str(path)] = str(path.relative_to(self._workshop))
         build_data["pure_python"] = False
@@ -160,6 +172,8 @@ def compile_into(directory: Path) -> None:
 
     build.build_extensions = build_in_parallel
     build.run()
+    for path in extension_modules(directory):
+        ctypes.PyDLL(str(path), os.RTLD_NOW)  # an OSError now, and not when somebody starts the proxy
 
 
 if __name__ == "__main__":

