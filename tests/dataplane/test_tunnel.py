@@ -178,7 +178,7 @@ async def test_tunnels_without_weight_leave_their_key_at_its_owner() -> None:
 async def test_another_weight_counts_for_the_tunnels_that_are_open(before: float, after: float) -> None:
     async with echoing(bounded_load=BoundedLoad(tunnel_weight=before)) as (_, proxy):
         old = [await tunnel(proxy) for _ in range(4)]
-        assert held(proxy) == (int(before * 4),) * 2
+        await until_held(proxy, int(before * 4))
         reload(proxy, replace(proxy.config, pools=(with_weight(proxy.config.pools[0], after),)))
         await until_held(proxy, int(after * 4))
         new = await tunnel(proxy)
@@ -190,7 +190,7 @@ async def test_another_weight_counts_for_the_tunnels_that_are_open(before: float
             assert await each.is_alive()
             await each.end()
         await proxy.settled(lambda: upgraded(proxy) == (0, 0))
-        assert held(proxy) == (0, 0)
+        await until_held(proxy, 0)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
