@@ -174,9 +174,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     check = commands.add_parser(
         "check",
         help="say everything that is wrong with a configuration",
-        description="Say everything that is wrong with a configuration; nothing is started.",
+        description="Say everything that is wrong with a configuration, and what of it a reload would not put in "
+        "force. Nothing is started. An instance that answers at the Unix socket that the file names, or at --admin, is "
+        "compared with; else everything is named that the file sets and only a restart changes.",
     )
     check.add_argument("file", nargs="?", metavar="FILE", help="the file, - for stdin")
+    check.add_argument("--admin", metavar="ADDR", help="the instance to compare with: host:port or unix:/path")
+    check.add_argument("--token-file", metavar="FILE", help="the token for --admin over TCP")
     _config_option(check)
     _json_option(check)
     check.set_defaults(command=_check)
@@ -294,22 +298,32 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.file is not None and arguments.config is not None:
         raise Stop(USAGE, "lbproxy check: name the file once, as FILE or with -c")
     path = _config_path(arguments.config if arguments.file is None else arguments.file)
-    from lbproxy.control.config import ConfigError, load
+    from lbproxy.control.build import build
+    from lbproxy.control.client import Failure, compared
+    from lbproxy.control.config import ConfigError, read
 
     try:
-        config = load(path)
+        file = read(path)
+        config = build(file, source=path)
     except ConfigError as error:
         if not arguments.json:
             raise Stop(BAD, str(error)) from None
         _print_json({"file": path, "ok": False, "problems": [problem.as_dict() for problem in error.problems]})
         return BAD
+    try:
+        restart = compared(arguments, file)
+    except Failure as failure:
+        raise Stop(failure.code, str(failure)) from None
     backends = sum(len(pool.backends) for pool in config.pools)
     counts = {"listeners": len(config.listeners), "pools": len(config.pools), "backends": backends}
     if arguments.json:
-        _print_json({"file": path, "ok": True, "problems": [], **counts, "workers": config.workers})
-    else:
-        parts = [f"{count} {noun if count != 1 else noun[:-1]}" for noun, count in counts.items()]
-        print(f"{path}: ok: {', '.join(parts)}")
+        _print_json({"file": path, "ok": True, "problems": [], **counts, "workers": config.workers, **restart})
+        return OK
+    parts = [f"{count} {noun if count != 1 else noun[:-1]}" for noun, count in counts.items()]
+    print(f"{path}: ok: {', '.join(parts)}")
+    if restart["needs_restart"]:
+        instance = f" of the instance at {restart['compared_with']}" if restart["compared_with"] else ""
+        print(f"{path}: only a restart{instance} changes {', '.join(restart['needs_restart'])}")
     return OK
 
 

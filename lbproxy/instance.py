@@ -18,7 +18,8 @@ from lbproxy.control.events import EventJournal, Events
 from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.overrides import Override, Store, StoreBroken, What
 from lbproxy.control.probes import Prober
-from lbproxy.control.reload import Refused, Reloader, ReloadResult, needs_restart
+from lbproxy.control.reload import Refused, Reloader, ReloadResult
+from lbproxy.control.restart import needs_restart
 from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.source import Source, Watcher
 from lbproxy.control.wellbeing import Mandate, States, Traffic, Wellbeing

@@ -53,7 +53,7 @@ def one_line(text: str) -> str:
 def test_check_says_ok_on_stdout(capsys: Output) -> None:
     assert cli.main(["check", FULL]) == 0
     out, err = capsys.readouterr()
-    assert out == f"{FULL}: ok: 2 listeners, 2 pools, 5 backends\n"
+    assert out == f"{FULL}: ok: 2 listeners, 2 pools, 5 backends\n{FULL}: only a restart changes workers, admin\n"
     assert err == ""
 
 
@@ -62,6 +62,33 @@ def test_check_says_what_is_wrong_on_stderr(capsys: Output, bad: str) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"{bad}:4:5: pools.web.stiky: unknown field, did you mean sticky?\n    stiky: 1\n    ^\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ("", []),
+        ("workers: 2\n", ["workers"]),
+        ("admin: {show_keys: true}\n", []),
+        ("admin: {show_keys: true, listen: null}\nworkers: auto\n", ["workers", "admin"]),
+        ("admin: {socket: nobody.sock}\n", ["admin"]),
+    ],
+)
+def test_check_names_what_the_file_sets_and_only_a_restart_changes(
+    capsys: Output, tmp_path: Path, more: str, names: list[str]
+) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("version: 1\nlisten: 127.0.0.1:0\npools: {web: {backends: [{url: http://127.0.0.1:1}]}}\n" + more)
+    (tmp_path / "nobody.sock").touch()
+    path.write_text(path.read_text().replace("nobody.sock", str(tmp_path / "nobody.sock")))
+    assert cli.main(["check", str(path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["needs_restart"], said["compared_with"]) == (names, None)
+
+
+def test_check_cannot_reach_an_instance_that_is_named(capsys: Output, tmp_path: Path) -> None:
+    assert cli.main(["check", SMALL, "--admin", f"unix:{tmp_path}/none.sock"]) == 3
+    assert "cannot reach the instance" in one_line(capsys.readouterr().err)
 
 
 def test_check_as_json(capsys: Output, bad: str) -> None:

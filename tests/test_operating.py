@@ -176,6 +176,29 @@ async def test_what_is_said_of_a_key_is_what_happens_to_it(tmp_path: Path, backe
                 assert user == "vip" or serving[0] == said["decision"]["backend"]
 
 
+async def test_check_names_what_needs_a_restart(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        socket = proxy.config["admin"]["socket"]
+        other = tmp_path / "other.yaml"
+        config = json.loads(json.dumps(proxy.config))
+        config["workers"] = 3
+        other.write_text(yaml.safe_dump(config))
+        code, out, err = await cli(proxy, "diff", str(other))
+        assert (code, err) == (0, "")
+        assert out.startswith("only a restart changes: workers\n")
+        for where in (["--admin", f"unix:{socket}"], []):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "lbproxy", "check", str(other), *where), stdout=subprocess.PIPE
+            )
+            text = (await process.communicate())[0].decode()
+            assert process.returncode == 0
+            assert f"{other}: only a restart of the instance at unix:{socket} changes workers\n" in text
+        config["workers"] = proxy.config["workers"]
+        other.write_text(yaml.safe_dump(config))
+        code, out, _ = await cli(proxy, "check", "--json")
+        assert (code, json.loads(out)["needs_restart"], json.loads(out)["compared_with"]) == (0, [], f"unix:{socket}")
+
+
 async def test_a_plan_predicts_what_then_happens(tmp_path: Path, backends: Backends) -> None:
     users = [f"user-{number}" for number in range(2000)]
     with proxied(tmp_path, backends) as proxy:

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from lbproxy.control.config import ConfigError, loads
-from lbproxy.control.reload import MAX_TOLD, Refused, Reloader, needs_restart
+from lbproxy.control.reload import MAX_TOLD, Refused, Reloader
+from lbproxy.control.restart import needs_restart
 from lbproxy.core.spec import AdminSpec, Config
 from lbproxy.observe.journal import Fields, Journal, Level
 

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from lbproxy.control import status_text
 
 if TYPE_CHECKING:
+    from lbproxy.control.schema import File
     from lbproxy.core.spec import AdminSpec
 
 OK: Final = 0
@@ -264,7 +265,7 @@ def _offline(text: str | None, name: str | None, running: str | None) -> Documen
     from lbproxy.control.config import ConfigError, load, loads
     from lbproxy.control.plan import plan
     from lbproxy.control.plan_text import to_json
-    from lbproxy.control.reload import needs_restart
+    from lbproxy.control.restart import needs_restart
 
     if text is None or running is None:
         raise Failure(USAGE, "lbproxy diff: name two files: the new one, and with -c the one that runs")
@@ -273,6 +274,31 @@ def _offline(text: str | None, name: str | None, running: str | None) -> Documen
     except ConfigError as error:
         raise Failure(BAD, str(error)) from None
     return to_json(plan(before, after, needs_restart=needs_restart(before, after)))
+
+
+def compared(arguments: Namespace, file: File) -> Document:
+    """What of a checked file a reload would not put in force, for `check`.
+
+    `compared_with` is the instance that said so: the one that is named, or else the one at the file's own Unix socket.
+    With none, it is all that the file sets and only a restart changes. Raises Failure when the one that is named does
+    not answer.
+    """
+    from lbproxy.control.restart import only_by_restart
+    from lbproxy.control.write import resolved, to_yaml
+
+    admin: Admin | None = None
+    if arguments.admin is not None:
+        admin = _named(arguments.admin, arguments.token_file)
+    elif file.admin.socket and os.access(file.admin.socket, os.W_OK):
+        admin = Admin(path=file.admin.socket)
+    if admin is not None:
+        try:
+            said = admin.ask("POST", "/v1/check", to_yaml(resolved(file)).encode(), "application/yaml")
+            return {"needs_restart": said.get("needs_restart", []), "compared_with": str(admin)}
+        except Failure:
+            if arguments.admin is not None:
+                raise
+    return {"needs_restart": list(only_by_restart(file)), "compared_with": None}
 
 
 def _drain(arguments: Namespace, admin: Admin) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from lbproxy.control.config import ConfigError
+from lbproxy.control.restart import needs_restart
 from lbproxy.core.spec import Config
 from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus
 from lbproxy.observe.journal import Journal
@@ -29,16 +30,6 @@ class ReloadResult:
     problems: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
     is_complete: bool = True
-
-
-def needs_restart(before: Config, after: Config) -> tuple[str, ...]:
-    """The fields of a new configuration that only a restart puts in force."""
-    names = []
-    if before.workers != after.workers:
-        names.append("workers")
-    if before.admin != replace(after.admin, show_keys=before.admin.show_keys):
-        names.append("admin")
-    return tuple(names)
 
 
 class Reloader:
