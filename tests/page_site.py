@@ -131,15 +131,22 @@ def weigh(browser: Browser, backend: str, weight: str) -> None:
 
 # How it looks
 
+# Only there for who hears the page.
+UNSEEN = """
+        const isClipped = (each) => getComputedStyle(each).clipPath === 'inset(50%)';
+        const isUnseen = (each) => each && (isClipped(each) || isUnseen(each.parentElement));
+"""
+
 
 def overflowing(browser: Browser) -> list[str]:
     """Where something is cut off, or sticks out of the screen or of what holds it."""
     found: list[str] = browser.run(
-        """
+        UNSEEN
+        + """
         const wrong = [];
         if (document.documentElement.scrollWidth > innerWidth) wrong.push('the page scrolls sideways');
         for (const each of document.querySelectorAll('body *')) {
-            if (!each.offsetParent || each.closest('svg, .vh, .skip, .scroll')) continue;
+            if (!each.offsetParent || isUnseen(each) || each.closest('svg, .vh, .skip, .scroll')) continue;
             const style = getComputedStyle(each);
             const name = () => `${each.tagName}.${each.className}#${each.id} ${each.innerText?.slice(0, 30)}`;
             const isTooWide = each.clientWidth && each.scrollWidth > each.clientWidth + 1;
@@ -158,12 +165,14 @@ def overflowing(browser: Browser) -> list[str]:
 def overlapping(browser: Browser) -> list[str]:
     """Pieces of text that lie on each other."""
     found: list[str] = browser.run(
-        """
+        UNSEEN
+        + """
         const boxes = [];
         const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
         while (walk.nextNode()) {
             const node = walk.currentNode;
             if (!node.data.trim() || !node.parentElement.offsetParent) continue;
+            if (isUnseen(node.parentElement)) continue;
             if (node.parentElement.closest('.vh, .skip, .weights, .events, option')) continue;
             const range = document.createRange();
             range.selectNodeContents(node);

@@ -56,6 +56,26 @@ def test_nothing_is_cut_off_or_faint_or_lies_on_something_else(
     assert browser.complaints() == []
 
 
+@pytest.mark.parametrize("number", [1, 200])
+def test_one_backend_and_two_hundred_look_as_well(browser: Browser, number: int) -> None:
+    with Site(World(equal_pool(number))) as served:
+        served.pass_time(12, 500)
+        for size in (DESKTOP, PHONE):
+            visit(browser, served, size, dark=size == PHONE)
+            browser.type(FIELD, "ann")
+            browser.wait_for("document.querySelector('.key q')")
+            assert not (wrong := overflowing(browser)), "\n".join(wrong)
+            assert not (wrong := overlapping(browser)), "\n".join(wrong)
+            assert not (wrong := faint(browser)), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+def test_no_table_is_cut_off_where_it_could_be_scrolled(browser: Browser, served: Site, size: tuple[int, int]) -> None:
+    visit(browser, served, size)
+    cut = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
+    assert browser.run(f"return {cut}") == 0
+
+
 def test_cards_can_be_sorted_too(browser: Browser, served: Site) -> None:
     visit(browser, served, PHONE)
     browser.click("th[data-sort=rate] button")

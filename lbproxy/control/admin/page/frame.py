@@ -119,7 +119,7 @@ def _workers(workers: Document) -> str:
     return (
         '<table class="workers" id="workers"><caption class="vh">Worker processes</caption><thead><tr>'
         '<th scope="col">Worker</th><th scope="col">State</th><th scope="col">Requests</th>'
-        '<th scope="col">Connections</th><th scope="col">Loop lag</th><th scope="col">Restarts</th></tr></thead>'
+        '<th scope="col">Clients</th><th scope="col">Loop lag</th><th scope="col">Restarts</th></tr></thead>'
         f"<tbody>{rows}</tbody></table>"
     )
 
