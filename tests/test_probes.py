@@ -93,6 +93,14 @@ async def test_what_a_check_comes_to(sent: bytes | None, health: Health, result:
     async with Backend(sent).running() as target:
         assert await check(replace(target, health=health)) == result
     assert result in RESULTS
+    # A prober's checks share a session, and each comes to the same, on a connection of its own.
+    backend, results = Backend(sent), Results()
+    async with backend.running() as target:
+        results.prober.follow(config(target, "b1", health=replace(health, interval=0.01)))
+        await results.until("b1", 3)
+        await results.prober.close()
+    assert set(results.of["b1"]) == {result}
+    assert 3 <= backend.connections <= results.count("b1") + 1
 
 
 async def test_nobody_there() -> None:

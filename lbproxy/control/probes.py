@@ -68,10 +68,14 @@ class Prober:
         self._chance = chance or random.Random()  # noqa: S311  # jitter is no secret
         self._watches: dict[tuple[str, str], tuple[Target, asyncio.Task[None]]] = {}
         self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+        # For all checks over TCP: to make a session costs more than to ask with it.
+        self._session: aiohttp.ClientSession | None = None
 
     def follow(self, config: Config) -> None:
         """Check the backends of this configuration from now on. Those whose checks did not change notice nothing."""
         wanted = targets(config)
+        if wanted and self._session is None:
+            self._session = _session(aiohttp.TCPConnector(force_close=True, limit=0, use_dns_cache=False))
         for name, (target, task) in list(self._watches.items()):
             if wanted.get(name) != target:
                 task.cancel()
@@ -87,12 +91,15 @@ class Prober:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     async def _watch(self, target: Target) -> None:
         while True:
             started = time.monotonic()
             async with self._at_once:
-                result = await check(target)
+                result = await check(target, self._session)
             self._observe(target.pool, target.backend, result)
             pause_s = self._interval_s(target) * self._chance.uniform(1 - JITTER, 1 + JITTER)
             await asyncio.sleep(max(0.0, started + pause_s - time.monotonic()))
@@ -104,11 +111,12 @@ class Prober:
         return health.interval
 
 
-async def check(target: Target) -> str:
-    """One check; which of RESULTS it came to."""
+async def check(target: Target, session: aiohttp.ClientSession | None = None) -> str:
+    """One check; which of RESULTS it came to. `session` is one that keeps no connection; without it, or for a Unix
+    socket, the check makes its own."""
     try:
         async with asyncio.timeout(target.health.timeout):
-            return await (_connect(target) if target.health.kind == "tcp" else _ask(target))
+            return await (_connect(target) if target.health.kind == "tcp" else _ask(target, session))
     except TimeoutError:
         return "timeout"
     except OSError as error:  # aiohttp's errors of connecting are such, too
@@ -132,18 +140,23 @@ async def _connect(target: Target) -> str:
     return OK
 
 
-async def _ask(target: Target) -> str:
+async def _ask(target: Target, session: aiohttp.ClientSession | None) -> str:
+    is_unix = bool(target.address.path) and target.health.port is None
+    if session is not None and not is_unix:
+        return await _judge(target, session)
+    connector = (
+        aiohttp.UnixConnector(target.address.path, force_close=True)
+        if is_unix
+        else aiohttp.TCPConnector(force_close=True, use_dns_cache=False)
+    )
+    async with _session(connector) as own:
+        return await _judge(target, own)
+
+
+async def _judge(target: Target, session: aiohttp.ClientSession) -> str:
     health = target.health
-    async with (
-        aiohttp.ClientSession(
-            connector=_connector(target),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": f"lbproxy/{__version__} (health check)", "Accept": "*/*"},
-            timeout=aiohttp.ClientTimeout(total=None),
-            auto_decompress=False,
-        ) as session,
-        session.request(health.method, _url(target), headers=dict(health.headers), allow_redirects=False) as answer,
-    ):
+    asking = session.request(health.method, _url(target), headers=dict(health.headers), allow_redirects=False)
+    async with asking as answer:
         if not any(first <= answer.status <= last for first, last in health.expect_status):
             return "status"
         if health.expect_body is not None and not await _has(answer, health.expect_body.encode()):
@@ -151,10 +164,17 @@ async def _ask(target: Target) -> str:
         return OK
 
 
-def _connector(target: Target) -> aiohttp.BaseConnector:
-    if target.address.path and target.health.port is None:
-        return aiohttp.UnixConnector(target.address.path, force_close=True)
-    return aiohttp.TCPConnector(force_close=True, use_dns_cache=False)
+def _session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
+    session = aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": f"lbproxy/{__version__} (health check)", "Accept": "*/*"},
+        timeout=aiohttp.ClientTimeout(total=None),
+        auto_decompress=False,
+    )
+    # Else a request that is cut off is sent once more, and a backend that cuts every other one off would look well.
+    session._retry_connection = False
+    return session
 
 
 def _url(target: Target) -> URL:
