@@ -17,6 +17,7 @@ from lbproxy.control.config import ConfigError, decode, reads
 from lbproxy.control.events import EventJournal, Events
 from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.overrides import Override, Store, StoreBroken, What
+from lbproxy.control.pins import MOST_PINS, Pins, PinStore, SetPin
 from lbproxy.control.probes import Prober
 from lbproxy.control.reload import Refused, Reloader, ReloadResult
 from lbproxy.control.restart import needs_restart
@@ -31,7 +32,7 @@ from lbproxy.core.ledger import (
     CODE_CLASSES,
     UPSTREAM_ERRORS,
 )
-from lbproxy.core.spec import Config
+from lbproxy.core.spec import Config, Pin
 from lbproxy.ease import at_ease
 from lbproxy.observe.journal import Stderr, describe
 from lbproxy.observe.tracing import CannotTrace, Tracing, check
@@ -71,8 +72,12 @@ class Instance(Views):
         self.being = Wellbeing(self._load_overrides(), self, self.journal, self._read_traffic)
         self.being.changed = self._save_overrides
         self.being.overrides.expire(time.time())
-        prepared = self.being.prepare(config)
-        self.supervisor = Supervisor(config, self.journal, prepared.mandate.weights, prepared.mandate.states)
+        self._pin_store = PinStore(f"{config.admin.socket}.pins") if config.admin.socket else None
+        self._pinning = asyncio.Lock()
+        self._kept_pins = self._load_pins()
+        pinned, self.set_pins = self._kept_pins.under(config)
+        prepared = self.being.prepare(pinned)
+        self.supervisor = Supervisor(pinned, self.journal, prepared.mandate.weights, prepared.mandate.states)
         self._orders = StandingOrders(self.supervisor, self.rings, self.journal)
         self.being.install(prepared)
         self.rings.keep(self.being.pools)
@@ -153,6 +158,7 @@ class Instance(Views):
             check(config.tracing)
         except CannotTrace as error:
             raise Refused(str(error)) from None
+        config, pins = self.set_pins.under(config)
         weights = self.being.prepare(config).mandate.weights
         await at_ease(self.supervisor.forge(config, weights))
         # The world has gone on meanwhile.
@@ -163,6 +169,8 @@ class Instance(Views):
         except CannotApply as error:
             raise Refused(str(error)) from None
         self._orders.replaced()
+        self.set_pins = pins
+        self._save_pins()
         self.being.install(prepared)
         self.rings.keep(self.being.pools)
         self._orders.account(before, prepared.mandate.causes)
@@ -212,6 +220,7 @@ class Instance(Views):
         except ConfigError as error:
             problems = [problem.as_dict() for problem in error.problems]
             raise Rejected(422, str(error).partition("\n")[0], problems=problems) from None
+        config, _ = self.set_pins.under(config)
         return await self.plan_config(config, needs_restart(self.reloader.started_with, config))
 
     async def decide(
@@ -254,6 +263,36 @@ class Instance(Views):
                 back.append((pool, name, "drain"))
         return put, back
 
+    async def pin(self, pool: str, pin: Pin, who: str, reason: str) -> Document:
+        backends = self._pool(pool).backends
+        if pin.backend not in backends:
+            raise Rejected(404, f"there is no backend {pin.backend} in {pool}")
+        made = SetPin(pool, pin, who, time.time(), reason)
+        async with self._pinning:
+            if len(self.set_pins.with_one(made).of(pool)) > MOST_PINS:
+                raise Rejected(409, f"{pool} has {MOST_PINS} pins already, and no more can be set")
+            await self._put_pins(self.set_pins.with_one(made))
+        self.journal.info("pin set", pool=pool, backend=pin.backend, by=who, reason=reason)
+        return self.pins(pool)
+
+    async def unpin(self, pool: str, key: str, is_prefix: bool, who: str) -> Document:
+        self._pool(pool)
+        async with self._pinning:
+            place = (pool, key, is_prefix)
+            if place not in {each.place for each in self.set_pins}:
+                raise Rejected(404, "no operator has set that pin")
+            await self._put_pins(self.set_pins.without(place))
+        self.journal.info("pin taken back", pool=pool, by=who)
+        return self.pins(pool)
+
+    async def _put_pins(self, pins: Pins) -> None:
+        before, self.set_pins = self.set_pins, pins
+        try:
+            await self.reloader.again()
+        except Refused as error:
+            self.set_pins = before
+            raise Rejected(409, f"the pins cannot be put in force: {error}") from None
+
     def drain_process(self) -> None:
         self.stop_wanted.set()
 
@@ -275,6 +314,24 @@ class Instance(Views):
             self._store.save(self.being.overrides)
         except StoreBroken as error:
             self.journal.error("overrides not kept", problem=str(error))
+
+    def _load_pins(self) -> Pins:
+        if self._pin_store is None:
+            return Pins()
+        try:
+            return self._pin_store.load()
+        except StoreBroken as error:
+            self.journal.error("pins not read", problem=str(error))
+            return Pins()
+
+    def _save_pins(self) -> None:
+        if self._pin_store is None or list(self.set_pins) == list(self._kept_pins):
+            return
+        self._kept_pins = self.set_pins
+        try:
+            self._pin_store.save(self.set_pins)
+        except StoreBroken as error:
+            self.journal.error("pins not kept", problem=str(error))
 
 
 def _config_of(text: bytes) -> Config:

@@ -16,13 +16,14 @@ from itertools import islice
 from typing import Any
 
 from lbproxy import __version__
-from lbproxy.control.admin.documents import override_document, pools_document, workers_document
+from lbproxy.control.admin.documents import override_document, pin_document, pools_document, workers_document
 from lbproxy.control.admin.openapi import STEPS
 from lbproxy.control.admin.view import Decision, Document, Rejected
 from lbproxy.control.checks import MAX_TOKENS
 from lbproxy.control.events import Events
 from lbproxy.control.explain import Step, steps
 from lbproxy.control.health_families import health_families
+from lbproxy.control.pins import Pins
 from lbproxy.control.plan import Plan, Side, plan, plan_pool
 from lbproxy.control.plan_text import pool_to_json, to_json
 from lbproxy.control.pool_state import PoolState
@@ -55,6 +56,7 @@ class Views:
     kept_events: Events
     reloader: Reloader
     source: Source
+    set_pins: Pins
     writes: str
 
     def __init__(self) -> None:
@@ -174,6 +176,15 @@ class Views:
                 for name, weight, count in members
             ],
             "sectors": [ring.owner(place) for place in places] if ring.tokens else [],
+        }
+
+    def pins(self, pool: str) -> Document:
+        set_pins = {each.place: each for each in self.set_pins}
+        return {
+            "pool": pool,
+            "pins": [
+                pin_document(pin, set_pins.get((pool, pin.key, pin.is_prefix))) for pin in self._pool(pool).spec.pins
+            ],
         }
 
     def hot_keys(self, pool: str) -> Document:

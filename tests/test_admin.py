@@ -25,7 +25,7 @@ from lbproxy.control.wellbeing import Mandate, States, Wellbeing
 from lbproxy.core import ledger
 from lbproxy.core.ring import Ring
 from lbproxy.core.snapshot import build_snapshot
-from lbproxy.core.spec import Address
+from lbproxy.core.spec import Address, Pin
 from lbproxy.observe.facts import WorkerStatus
 from lbproxy.observe.journal import Fields, Journal, Level
 from lbproxy.observe.metrics import CONTENT_TYPE
@@ -110,6 +110,19 @@ class Instance:
         self.who = who
         found: dict[str, Any] = self.pools()["pools"][0]
         return found
+
+    def pins(self, pool: str) -> dict[str, Any]:
+        return {"pool": pool, "pins": []}
+
+    async def pin(self, pool: str, pin: Pin, who: str, reason: str) -> dict[str, Any]:
+        self.asked.append((pool, pin, reason))
+        self.who = who
+        return self.pins(pool)
+
+    async def unpin(self, pool: str, key: str, is_prefix: bool, who: str) -> dict[str, Any]:
+        self.asked.append((pool, key, is_prefix))
+        self.who = who
+        return self.pins(pool)
 
     def drain_process(self) -> None:
         self.asked.append(("drain",))

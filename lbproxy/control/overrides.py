@@ -143,29 +143,40 @@ class Store:
 
     def load(self) -> list[Override]:
         """What was kept; nothing when there is no file. Raises StoreBroken."""
+        content = read_kept(self.path, "overrides")
         try:
-            with open(self.path, "rb") as file:
-                content = file.read(MAX_STORE_BYTES)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreBroken(f"cannot read {self.path}: {error.strerror}") from None
-        try:
-            return [_read(item) for item in json.loads(content)["overrides"]]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            return [_read(item) for item in content["overrides"]] if content is not None else []
+        except (ValueError, TypeError, KeyError) as error:
             raise StoreBroken(f"{self.path} does not hold overrides: {type(error).__name__}: {error}") from None
 
     def save(self, overrides: Iterable[Override]) -> None:
         """Keep these instead. Raises StoreBroken."""
-        text = json.dumps({"overrides": [asdict(override) for override in overrides]}, indent=1) + "\n"
-        passing = f"{self.path}.new"
-        try:
-            descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _OWNER_ONLY)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(passing, self.path)
-        except OSError as error:
-            raise StoreBroken(f"cannot write {self.path}: {error.strerror}") from None
+        keep(self.path, {"overrides": [asdict(override) for override in overrides]})
+
+
+def read_kept(path: str, what: str) -> Any:
+    """What a small file of JSON holds; None when there is none. Raises StoreBroken, which calls it `what`."""
+    try:
+        with open(path, "rb") as file:
+            return json.loads(file.read(MAX_STORE_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreBroken(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise StoreBroken(f"{path} does not hold {what}: {type(error).__name__}: {error}") from None
+
+
+def keep(path: str, content: Any) -> None:
+    """Replace such a file as a whole. Raises StoreBroken."""
+    passing = f"{path}.new"
+    try:
+        descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _OWNER_ONLY)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
+        os.replace(passing, path)
+    except OSError as error:
+        raise StoreBroken(f"cannot write {path}: {error.strerror}") from None
 
 
 def _read(item: dict[str, Any]) -> Override:

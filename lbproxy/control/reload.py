@@ -76,6 +76,12 @@ class Reloader:
             finally:
                 self.on_end()
 
+    async def again(self) -> bool:
+        """Put what was read last in force once more, because what is laid over it has changed; whether all workers have
+        acknowledged. Raises Refused."""
+        async with self._turn:
+            return await self._apply(self._current)
+
     async def _reload(self) -> ReloadResult:
         try:
             config = await asyncio.to_thread(self._load)

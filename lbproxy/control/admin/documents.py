@@ -8,6 +8,7 @@ from typing import Any, Final
 from lbproxy.control.admin.view import Document
 from lbproxy.control.explain import source_words
 from lbproxy.control.overrides import Override
+from lbproxy.control.pins import SetPin
 from lbproxy.control.ring_changes import Change
 from lbproxy.control.scene import Scene, expected_shares
 from lbproxy.core.balance import SERVING, Backend, Pool
@@ -28,6 +29,7 @@ from lbproxy.core.ledger import (
     RowKey,
     RowKind,
 )
+from lbproxy.core.spec import Pin
 from lbproxy.observe.facts import WorkerStatus
 from lbproxy.observe.lines import iso_time
 
@@ -138,6 +140,20 @@ def _standing(scene: Scene, pool: str, backend: Backend) -> Document:
         if tally.last_check
         else None,
         "ejections": {"count": sum(tally.ejections.values()), "spared": tally.spared},
+    }
+
+
+def pin_document(pin: Pin, by_operator: SetPin | None) -> Document:
+    """A pin, and who has set it if the file has not."""
+    return {
+        "key": None if pin.is_prefix else pin.key,
+        "prefix": pin.key if pin.is_prefix else None,
+        "backend": pin.backend,
+        "on_down": pin.on_down,
+        "source": "operator" if by_operator is not None else "file",
+        "by": by_operator.who if by_operator is not None else None,
+        "since": iso_time(int(by_operator.since * 1000)) if by_operator is not None else None,
+        "reason": by_operator.reason if by_operator is not None else None,
     }
 
 

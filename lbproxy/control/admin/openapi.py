@@ -18,6 +18,7 @@ Operation = dict[str, Any]
 
 HEAVIEST: Final = 1_000_000  # the largest weight that can be decided
 LONGEST_REASON: Final = 500
+LONGEST_KEY: Final = 4096
 MOST_STEPS: Final = 1000
 STEPS: Final = 10
 
@@ -87,6 +88,11 @@ def _body(shape: Shape, is_required: bool = True) -> Operation:
 
 
 _KEY: Final = text("The key as text.", minLength=1)
+_PINNED: Final = {
+    "key": text("The key.", minLength=1, maxLength=LONGEST_KEY),
+    "prefix": text("What the keys begin with.", minLength=1, maxLength=LONGEST_KEY),
+}
+_ON_DOWN: Final = one_of(("failover", "reject"), "While the backend is out: as the ring says, or 503.")
 _KEY_HEX: Final = text("A key that is no text, in hexadecimal.", pattern="^([0-9a-fA-F]{2})+$")
 _STEPS: Final = {
     "type": "integer",
@@ -219,6 +225,40 @@ PATHS: Final[dict[str, dict[str, Operation]]] = {
     "/v1/pools/{pool}/ring": {"get": _read("ring", "The ring in force.", "Ring", 404)},
     "/v1/pools/{pool}/hot-keys": {
         "get": _read("hotKeys", "The keys with the most work, and which of them are spread.", "HotKeys", 404)
+    },
+    "/v1/pools/{pool}/pins": {
+        "get": _read("pins", "The keys with a place of their own.", "Pins", 404),
+        "put": _write(
+            "pin",
+            "Have a key, or all with a prefix, live on a backend.",
+            {200: _answer("All pins of the pool as they are then.", ref("Pins"))},
+            *(404, 409, 415),
+            description="Exactly one of `key` and `prefix`. It goes before what the file says of the same keys.",
+            requestBody=_body(
+                {
+                    "type": "object",
+                    "properties": {**_PINNED, "backend": text(), "on_down": _ON_DOWN, "reason": _HOW["reason"]},
+                    "required": ["backend"],
+                    "oneOf": [{"required": ["key"]}, {"required": ["prefix"]}],
+                    "additionalProperties": False,
+                }
+            ),
+        ),
+        "delete": _write(
+            "unpin",
+            "Take back a pin that an operator has set.",
+            {200: _answer("The pins that are left.", ref("Pins"))},
+            *(404, 409, 415),
+            description="Exactly one of `key` and `prefix`. Pins of the file stay.",
+            requestBody=_body(
+                {
+                    "type": "object",
+                    "properties": _PINNED,
+                    "oneOf": [{"required": ["key"]}, {"required": ["prefix"]}],
+                    "additionalProperties": False,
+                }
+            ),
+        ),
     },
     "/v1/pools/{pool}/explain": {
         "get": _read(

@@ -27,6 +27,7 @@ def routes() -> list[web.RouteDef]:
         web.get("/v1/pools/{pool}/backends/{backend}", _backend),
         web.get("/v1/pools/{pool}/ring", _ring),
         web.get("/v1/pools/{pool}/hot-keys", _hot_keys),
+        web.get("/v1/pools/{pool}/pins", _pins),
         web.get("/v1/pools/{pool}/explain", _explain),
         web.post("/v1/pools/{pool}/explain", _explain_body),
     ]
@@ -81,6 +82,10 @@ async def _backend(request: web.Request) -> web.Response:
 
 async def _ring(request: web.Request) -> web.Response:
     return document(request.app[INSTANCE].ring_document(request.match_info["pool"]))
+
+
+async def _pins(request: web.Request) -> web.Response:
+    return document(request.app[INSTANCE].pins(request.match_info["pool"]))
 
 
 async def _hot_keys(request: web.Request) -> web.Response:

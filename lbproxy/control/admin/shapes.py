@@ -357,6 +357,21 @@ SCHEMAS: Final[dict[str, Shape]] = {
     "Backends": thing(pool=text(), backends=many(ref("Backend"))),
     "Ring": _RING,
     "HotKeys": _HOT_KEYS,
+    "Pins": thing(
+        pool=text(),
+        pins=many(
+            thing(
+                key=maybe(text()),
+                prefix=maybe(text()),
+                backend=text(),
+                on_down=one_of(("failover", "reject")),
+                source=one_of(("file", "operator")),
+                by=maybe(text()),
+                since=maybe(time()),
+                reason=maybe(text()),
+            )
+        ),
+    ),
     "Explanation": _EXPLANATION,
     "Event": thing(
         "Further members depend on the event.",

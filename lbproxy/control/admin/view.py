@@ -8,6 +8,7 @@ from types import EllipsisType
 from typing import Any, Protocol
 
 from lbproxy.core.ring import Ring
+from lbproxy.core.spec import Pin
 
 Document = dict[str, Any]
 
@@ -63,6 +64,10 @@ class View(Protocol):
         """The keys with the most work, and which of them are spread."""
         ...
 
+    def pins(self, pool: str) -> Document:
+        """The keys that have a place of their own, and who says so."""
+        ...
+
     def explain(self, pool: str, key: bytes, most: int = ...) -> Document:
         """Where a request with this key would go now, and why; `most` is how much of its preference list is told."""
         ...
@@ -101,6 +106,14 @@ class Operator(Protocol):
 
     async def plan_text(self, text: bytes | None) -> Document:
         """What a configuration would change; None: the file as it is now."""
+        ...
+
+    async def pin(self, pool: str, pin: Pin, who: str, reason: str) -> Document:
+        """Have keys live on a backend, from now on in all workers; returns all pins of the pool."""
+        ...
+
+    async def unpin(self, pool: str, key: str, is_prefix: bool, who: str) -> Document:
+        """Take back what an operator has pinned; returns the pins that are left."""
         ...
 
     async def decide(

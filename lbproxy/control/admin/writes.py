@@ -9,10 +9,11 @@ from aiohttp import web
 
 from lbproxy.control.admin.answers import GUARD, INSTANCE, JOURNAL, document, only, read_json
 from lbproxy.control.admin.guard import who
-from lbproxy.control.admin.openapi import HEAVIEST, LONGEST_REASON
+from lbproxy.control.admin.openapi import HEAVIEST, LONGEST_KEY, LONGEST_REASON
 from lbproxy.control.admin.reads import find_backend
 from lbproxy.control.admin.view import Decision, Rejected
 from lbproxy.control.values import LONGEST_DURATION_S, BadValue, read_duration
+from lbproxy.core.spec import Pin
 
 DRAIN: Final = "drain"
 ACTIVE: Final = "active"
@@ -27,6 +28,8 @@ def routes() -> list[web.RouteDef]:
         web.patch("/v1/pools/{pool}/backends", _patch_several),
         web.patch("/v1/pools/{pool}/backends/{backend}", _patch),
         web.delete("/v1/pools/{pool}/backends/{backend}/overrides", _take_back),
+        web.put("/v1/pools/{pool}/pins", _pin),
+        web.delete("/v1/pools/{pool}/pins", _unpin),
     ]
 
 
@@ -91,10 +94,52 @@ async def _take_back(request: web.Request) -> web.Response:
     return document(next(each for each in answer["backends"] if each["name"] == backend))
 
 
-async def _decide(request: web.Request, decisions: list[Decision], asked: dict[str, Any]) -> dict[str, Any]:
-    reason, is_forced = asked.get("reason", ""), asked.get("force", False)
+async def _pin(request: web.Request) -> web.Response:
+    """The key stands in the body, which no log keeps."""
+    request.app[GUARD].check_write(request)
+    asked = await read_json(request)
+    only(asked, "key", "prefix", "backend", "on_down", "reason")
+    key, is_prefix = _pinned_keys(asked)
+    backend, on_down = asked.get("backend"), asked.get("on_down", "failover")
+    if not isinstance(backend, str):
+        raise Rejected(400, "backend must name a backend")
+    if on_down not in ("failover", "reject"):
+        raise Rejected(400, "on_down must be 'failover' or 'reject'")
+    pin = Pin(key, backend, is_prefix, on_down)
+    reason = _reason(asked)
+    _tell(request)
+    return document(await request.app[INSTANCE].pin(request.match_info["pool"], pin, who(request), reason))
+
+
+async def _unpin(request: web.Request) -> web.Response:
+    request.app[GUARD].check_write(request)
+    asked = await read_json(request)
+    only(asked, "key", "prefix")
+    key, is_prefix = _pinned_keys(asked)
+    _tell(request)
+    return document(await request.app[INSTANCE].unpin(request.match_info["pool"], key, is_prefix, who(request)))
+
+
+def _pinned_keys(asked: dict[str, Any]) -> tuple[str, bool]:
+    """The key, or the prefix of keys, that is asked about, and whether it is a prefix."""
+    given = [name for name in ("key", "prefix") if name in asked]
+    if len(given) != 1:
+        raise Rejected(400, "give either key or prefix")
+    text = asked[given[0]]
+    if not isinstance(text, str) or not 0 < len(text) <= LONGEST_KEY:
+        raise Rejected(400, f"{given[0]} must be a text of 1 to {LONGEST_KEY} characters")
+    return text, given[0] == "prefix"
+
+
+def _reason(asked: dict[str, Any]) -> str:
+    reason = asked.get("reason", "")
     if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
         raise Rejected(400, f"reason must be a text of at most {LONGEST_REASON} characters")
+    return reason
+
+
+async def _decide(request: web.Request, decisions: list[Decision], asked: dict[str, Any]) -> dict[str, Any]:
+    reason, is_forced = _reason(asked), asked.get("force", False)
     if not isinstance(is_forced, bool):
         raise Rejected(400, "force must be true or false")
     _tell(request)
