@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from lbproxy.control.source import Source
 from lbproxy.core import ledger
 from lbproxy.core.ledger import RowKey
+from lbproxy.instance import Instance
+from lbproxy.observe.journal import Stderr
 from lbproxy.observe.metrics import PREFIX, Family, Page, escape_label, number, render_family
 from lbproxy.observe.slabs import Layout, Slabs
 
@@ -215,3 +218,24 @@ def test_a_hundred_backends_take_less_than_five_milliseconds() -> None:
     finally:
         fixture.slabs.close()
     assert best < 0.005
+
+
+async def test_nor_does_all_that_a_scrape_of_an_instance_with_a_hundred_backends_says() -> None:
+    backends = ", ".join(f"{{name: b{number}, url: 'http://127.0.0.1:{number}'}}" for number in range(1, 101))
+    text = f"{{listen: '127.0.0.1:0', workers: 2, admin: {{listen: null}}, pools: {{api: {{backends: [{backends}]}}}}}}"
+    source = Source("test", text)
+    instance = Instance(source.load(), source, Stderr("error"))
+    try:
+        first = instance.metrics()
+        durations = []
+        for _ in range(30):
+            before = time.perf_counter()
+            again = instance.metrics()
+            durations.append(time.perf_counter() - before)
+    finally:
+        instance.close()
+    assert [line.split(" ")[0] for line in first.splitlines()] == [line.split(" ")[0] for line in again.splitlines()]
+    up = next(each for each in text_string_to_metric_families(again) if each.name == "lbproxy_backend_up")
+    assert [sample.value for sample in up.samples] == [1.0] * 100
+    assert len(again.splitlines()) > 5_000
+    assert min(durations) < 0.005

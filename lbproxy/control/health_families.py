@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
 from lbproxy.control.overrides import WHATS
@@ -19,28 +19,33 @@ from lbproxy.observe.metrics import Family, Labels
 HOT_RANKS: Final = 10
 
 
+# Every backend with its pool and its labels.
+_Backends = Sequence[tuple[Pool, Backend, Labels]]
+
+
 def health_families(scene: Scene) -> Iterable[Family]:
     """All of them, as they stand now. A label set that is known beforehand is there from the start."""
-    yield from _states(scene)
-    yield from _weights(scene)
-    yield from _counts(scene)
+    everybody = _everybody(scene)
+    yield from _states(scene, everybody)
+    yield from _weights(scene, everybody)
+    yield from _counts(scene, everybody)
     yield from _rings(scene)
     yield from _hot_keys(scene)
 
 
-def _states(scene: Scene) -> Iterable[Family]:
+def _states(scene: Scene, everybody: _Backends) -> Iterable[Family]:
     words = {(pool, name): word for pool, state in scene.being.pools.items() for name, word in state.words.items()}
-    yield _each(scene, "backend_up", "Whether a backend may be given requests.", lambda _, b: float(b.state == SERVING))
+    yield _each(everybody, "backend_up", "Whether a backend may be given requests.", lambda _, b: b.state == SERVING)
     samples: list[tuple[Labels, float]] = []
-    for pool, backend in _backends(scene):
+    for pool, backend, labels in everybody:
         word = words[pool.name, backend.name]
-        samples += [((*_labels(pool, backend), ("state", state)), float(state == word)) for state in STATES]
+        samples += [((*labels, ("state", state)), int(state == word)) for state in STATES]
     yield Family("backend_state", "gauge", "The state of a backend: 1 for the one it is in.", tuple(samples))
     yield _each(
-        scene,
+        everybody,
         "ejections_active",
         "Whether a backend is ejected now.",
-        lambda p, b: float(words[p.name, b.name] == "ejected"),
+        lambda p, b: words[p.name, b.name] == "ejected",
     )
     yield _pools(
         scene, "pool_panic", "gauge", "Whether nobody in a pool is eligible.", lambda p: float(not _serving(p))
@@ -54,39 +59,44 @@ def _states(scene: Scene) -> Iterable[Family]:
     )
 
 
-def _weights(scene: Scene) -> Iterable[Family]:
+def _weights(scene: Scene, everybody: _Backends) -> Iterable[Family]:
     overrides = {override.key for override in scene.being.overrides}
     expected = {pool.name: expected_shares(pool) for pool in scene.snapshot.pools.values()}
-    yield _each(scene, "backend_effective_weight", "A backend's weight on the ring now.", lambda _, b: b.weight)
+    yield _each(everybody, "backend_effective_weight", "A backend's weight on the ring now.", lambda _, b: b.weight)
     yield _each(
-        scene,
+        everybody,
         "backend_expected_share_ratio",
         "The share of keys that a backend's effective weight asks for.",
         lambda p, b: expected[p.name][b.name],
     )
     samples: list[tuple[Labels, float]] = []
-    for pool, backend in _backends(scene):
+    for pool, backend, labels in everybody:
         for what in WHATS:
-            is_set = float((pool.name, backend.name, what) in overrides)
-            samples.append(((*_labels(pool, backend), ("what", what)), is_set))
+            is_set = int((pool.name, backend.name, what) in overrides)
+            samples.append(((*labels, ("what", what)), is_set))
     yield Family("backend_override", "gauge", "Whether an operator has decided this at run time.", tuple(samples))
     bounded: list[tuple[Labels, float]] = []
     loads: list[tuple[Labels, float]] = []
-    for pool, backend in _backends(scene):
+    for pool, backend, labels in everybody:
         slots = pool.slots(backend)
         if slots is not None:
             held = scene.totals[scene.rows["backend", pool.name, backend.name] + BACKEND_IN_FLIGHT]
-            bounded.append((_labels(pool, backend), slots))
-            loads.append((_labels(pool, backend), held / slots if slots else 0.0))
+            bounded.append((labels, slots))
+            loads.append((labels, held / slots if slots else 0.0))
     yield Family("backend_slots", "gauge", "How many requests a backend may hold now, where bounded.", tuple(bounded))
     yield Family("backend_load_ratio", "gauge", "What a backend holds over its slots; 1 is full.", tuple(loads))
 
 
-def _counts(scene: Scene) -> Iterable[Family]:
-    yield _tallied(scene, "backend_state_changes_total", "Changes of state.", "to", STATES, lambda t: t.changes)
-    yield _tallied(scene, "health_checks_total", "Checks made, by result.", "result", RESULTS, lambda t: t.checks)
+def _counts(scene: Scene, everybody: _Backends) -> Iterable[Family]:
+    yield _tallied(
+        scene, everybody, "backend_state_changes_total", "Changes of state.", "to", STATES, lambda t: t.changes
+    )
+    yield _tallied(
+        scene, everybody, "health_checks_total", "Checks made, by result.", "result", RESULTS, lambda t: t.checks
+    )
     yield _tallied(
         scene,
+        everybody,
         "ejections_total",
         "Ejections because of live results.",
         "reason",
@@ -94,7 +104,7 @@ def _counts(scene: Scene) -> Iterable[Family]:
         lambda t: t.ejections,
     )
     yield _each(
-        scene,
+        everybody,
         "ejections_spared_total",
         "Ejections that did not take place: max_share was reached, or it was the last one.",
         lambda p, b: scene.being.tallies[p.name, b.name].spared,
@@ -141,24 +151,22 @@ def _serving(pool: Pool) -> list[Backend]:
     return [backend for backend in pool.backends.values() if backend.state == SERVING]
 
 
-def _backends(scene: Scene) -> Iterable[tuple[Pool, Backend]]:
-    for pool in scene.snapshot.pools.values():
-        for backend in pool.backends.values():
-            yield pool, backend
-
-
-def _labels(pool: Pool, backend: Backend) -> Labels:
-    return (("pool", pool.name), ("backend", backend.name))
+def _everybody(scene: Scene) -> _Backends:
+    return [
+        (pool, backend, (("pool", pool.name), ("backend", backend.name)))
+        for pool in scene.snapshot.pools.values()
+        for backend in pool.backends.values()
+    ]
 
 
 def _each(
-    scene: Scene,
+    everybody: _Backends,
     name: str,
     help: str,
     value: Callable[[Pool, Backend], float],
     kind: Literal["counter", "gauge"] = "gauge",
 ) -> Family:
-    samples = [(_labels(pool, backend), value(pool, backend)) for pool, backend in _backends(scene)]
+    samples = [(labels, value(pool, backend)) for pool, backend, labels in everybody]
     return Family(name, kind, help, tuple(samples))
 
 
@@ -172,10 +180,17 @@ def _pools(
 
 
 def _tallied(
-    scene: Scene, name: str, help: str, label: str, words: Iterable[str], counts: Callable[[Tally], dict[str, int]]
+    scene: Scene,
+    everybody: _Backends,
+    name: str,
+    help: str,
+    label: str,
+    words: Iterable[str],
+    counts: Callable[[Tally], dict[str, int]],
 ) -> Family:
     samples: list[tuple[Labels, float]] = []
-    for pool, backend in _backends(scene):
+    ends = [(label, word) for word in words]
+    for pool, backend, labels in everybody:
         found = counts(scene.being.tallies[pool.name, backend.name])
-        samples += [((*_labels(pool, backend), (label, word)), found.get(word, 0)) for word in words]
+        samples += [((*labels, end), found.get(end[1], 0)) for end in ends]
     return Family(name, "counter", help, tuple(samples))

@@ -43,20 +43,27 @@ class Family:
     samples: tuple[tuple[Labels, float], ...]
 
 
-def render_family(family: Family) -> str:
-    """HELP, TYPE and the samples of a family."""
+def render_family(family: Family, texts: dict[Labels, str] | None = None) -> str:
+    """HELP, TYPE and the samples of a family. `texts` are labels put together before, and take what is not among them
+    yet."""
+    known = {} if texts is None else texts
     name = PREFIX + family.name
-    lines = [f"{name}{_label_text(labels)} {number(value)}\n" for labels, value in family.samples]
+    lines = []
+    for labels, value in family.samples:
+        text = known.get(labels)
+        if text is None:
+            text = known[labels] = _label_text(labels)
+        lines.append(f"{name}{text} {number(value)}\n")
     return _head(name, family.kind, family.help) + "".join(lines)
 
 
 def number(value: float) -> str:
     """A sample value or a bucket's bound as text: integers plain, floats in the shortest form that reads back."""
+    if isinstance(value, int) or value.is_integer():
+        return str(int(value))
     if isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    if isnan(value):
-        return "NaN"
-    return str(int(value)) if value == int(value) else repr(value)
+    return "NaN" if isnan(value) else repr(value)
 
 
 def escape_label(value: str) -> str:
@@ -103,8 +110,9 @@ class Page:
         self._constant = "".join(map(render_family, constant))
         self._end: int
         self._writers: list[_Writer]
+        self._texts: dict[Labels, str] = {}
         if previous is not None and previous._layout == self._layout:
-            self._end, self._writers = previous._end, previous._writers
+            self._end, self._writers, self._texts = previous._end, previous._writers, previous._texts
             return
         self._end = max((start + _width(key) for key, start in rows.items() if TABLES[kind_of(key)]), default=0)
         builders: dict[str, _FamilyBuilder] = {}
@@ -123,7 +131,7 @@ class Page:
         lists = slabs.lists(self._end)
         totals = sums(lists)
         parts = [write(totals, lists) for write in self._writers]
-        parts.extend(map(render_family, families))
+        parts.extend([render_family(family, self._texts) for family in families])
         parts.append(self._constant)
         return "".join(parts)
 
