@@ -76,7 +76,7 @@ class Backend:
         # for its life
         "address", "name", "salt",
         # from the configuration and the control plane
-        "eligible", "keep", "limit", "member", "row", "spec", "state", "weight",
+        "eligible", "keep", "limit", "member", "most_connections", "row", "spec", "state", "weight",
         # the account
         "connections", "errors", "idle", "in_flight", "served", "tally", "tunnel_seats", "tunnels",
     )  # fmt: skip
@@ -106,7 +106,17 @@ class Backend:
             self.address = spec.address
         self.row = row
         self.weight = weight
+        self.count_connections()
+
+    def count_connections(self) -> None:
+        """Let `limit` follow what is open here: an exchange has one connection and so has a tunnel, and an idle one is
+        used before another is opened. With as many as there may be, nothing more can be placed here."""
+        spec = self.spec
         self.limit = spec.max_in_flight if spec.max_in_flight is not None else _NO_LIMIT
+        self.most_connections = spec.max_connections
+        open_now = self.in_flight - self.tunnel_seats + self.tunnels
+        if self.most_connections is not None and open_now >= self.most_connections:
+            self.limit = 0
 
 
 @final
@@ -171,6 +181,8 @@ class Account:
         if h >= 0:  # the same as meter.acquire, without a call
             held = self._held
             held[h] = held.get(h, 0) + 1
+        if backend.most_connections is not None:
+            backend.count_connections()
 
     def release(self, backend: Backend, h: int) -> None:
         """Give a seat back, exactly once for each `acquire`."""
@@ -180,6 +192,8 @@ class Account:
         cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
         if self.peers:
             cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+        if backend.most_connections is not None:
+            backend.count_connections()
         if h >= 0:
             held = self._held
             seats = held[h] - 1
@@ -210,6 +224,7 @@ class Account:
             self.in_flight += by
             self.cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
             self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+        backend.count_connections()
 
     def held_by_key(self, h: int) -> int:
         """What a key holds machine-wide: exact here, and as of the last tick elsewhere (hottest keys only)."""
@@ -622,7 +637,9 @@ class Pool:
         if not backend.eligible and backend.state != DRAINING:
             return "not eligible"
         if self.account.load(backend) >= backend.limit:
-            return f"at its max_in_flight of {backend.limit}"
+            if backend.limit:
+                return f"at its max_in_flight of {backend.limit}"
+            return f"at its max_connections of {backend.most_connections}"
         if not backend.eligible:
             return "draining, but the session is known: may serve" if is_residence else "draining"
         return ""

@@ -789,6 +789,50 @@ async def test_what_is_full_waits_and_is_served_in_order_or_told_when_to_come_ba
             await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
 
 
+async def test_a_backend_has_no_more_connections_than_it_may() -> None:
+    gate = asyncio.Semaphore(0)
+    open_now = most = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_now, most
+        open_now += 1
+        most = max(most, open_now)
+        try:
+            while True:
+                head = await read_head(reader)
+                await gate.acquire()
+                switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+                writer.write(switched if b"echo" in head else answer())
+                await writer.drain()
+        finally:
+            open_now -= 1
+
+    async with backend(talk) as b0:
+        pool = pool_of(b0.port)
+        two_connections = replace(pool.backends[0], max_connections=2)
+        async with running(replace(pool, backends=(two_connections,), queue=Queue(size=9, timeout=5.0))) as proxy:
+            account = proxy.plane._plane.snapshot.pools["p"].account
+            asked = [asyncio.create_task(proxy.ask(request("GET", f"/{number}"))) for number in range(5)]
+            await proxy.settled(lambda: len(account.waiting) == 3)
+            for _ in asked:
+                gate.release()
+            assert {parts(one)[0] for one in await asyncio.gather(*asked)} == {200}
+            assert most == 2
+            # A tunnel has its connection for itself, although it has given its seat back.
+            gate.release()
+            _, writer = await proxy.connect()
+            writer.write(request("GET", "/ws", b"Connection: Upgrade\r\nUpgrade: echo\r\n", close=False))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_UPGRADED_OPEN) == 1)
+            asked = [asyncio.create_task(proxy.ask(request("GET", f"/{number}"))) for number in range(2)]
+            await proxy.settled(lambda: len(account.waiting) == 1)
+            writer.close()
+            await proxy.settled(lambda: not account.waiting)
+            gate.release()
+            gate.release()
+            assert {parts(one)[0] for one in await asyncio.gather(*asked)} == {200}
+            assert most == 2
+
+
 async def test_states_from_the_control_plane_decide_who_is_asked() -> None:
     async with (
         backend(answering(answer(b"0"))) as b0,
