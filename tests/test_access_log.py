@@ -53,9 +53,8 @@ class Exchange:
         self.key: bytes | None = b"user-1"
         self.fields: dict[bytes, bytes] = {}
         vars(self).update(changes)
-
-    def agent_and_referer(self) -> tuple[bytes, bytes]:
-        return self.fields.get(b"user-agent", b""), self.fields.get(b"referer", b"")
+        self.agent = self.fields.get(b"user-agent", b"")
+        self.referer = self.fields.get(b"referer", b"")
 
 
 def as_finished(**changes: Any) -> Finished:

@@ -47,10 +47,8 @@ class Finished:
         self.request_id = b"%x" % self.ended_ns
         self.trace: Trace | None = None
         self.key = key
+        self.agent = self.referer = b""
         vars(self).update(changes)
-
-    def agent_and_referer(self) -> tuple[bytes, bytes]:
-        return b"", b""
 
 
 def log(*exchanges: Finished, with_key: bool = True) -> list[str]:

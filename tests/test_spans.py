@@ -44,13 +44,11 @@ class Exchange:
         self.key: bytes | None = b"user-1"
         self.trace: Trace | None = TRACE
         self.fields = {b"user-agent": b"curl/8", b"tracestate": b"vendor=1"}
+        self.agent = self.referer = b""
         vars(self).update(changes)
 
     def field(self, name: bytes) -> bytes:
         return self.fields.get(name, b"")
-
-    def agent_and_referer(self) -> tuple[bytes, bytes]:
-        return self.field(b"user-agent"), self.field(b"referer")
 
 
 def exchange(**changes: Any) -> Traced:

@@ -72,7 +72,8 @@ class Finished(Protocol):
 
     `status` 0: none was sent. `backend` "": none was chosen. `decision`: index into `ledger.DECISIONS`, -1 when not
     routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`, or "client_abort".
-    `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began.
+    `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `agent` and `referer` are the
+    request's User-Agent and Referer, b"" when there is none.
     """
 
     method: bytes
@@ -94,10 +95,8 @@ class Finished(Protocol):
     client: str
     pool_name: str
     backend_name: str
-
-    def agent_and_referer(self) -> tuple[bytes, bytes]:
-        """The request's User-Agent and Referer; b"" when there is none."""
-        ...
+    agent: bytes
+    referer: bytes
 
 
 class Traced(Finished, Protocol):
@@ -112,7 +111,8 @@ class Traced(Finished, Protocol):
     trace: Trace | None
 
     def field(self, name: bytes) -> bytes:
-        """The request's header of that lower-case name, its lines joined; b"" when there is none."""
+        """The request's header of that lower-case name, its lines joined; b"" when there is none. Only with a `trace`:
+        else the request's values have been forgotten."""
         ...
 
     @property

@@ -284,11 +284,13 @@ class Downstream:
             if end < len(data):
                 self._hold(data, end)
             exchange.start()
+            exchange.forget_values()
             return
         rest = data[end:]
         self.mode = CHUNKS if exchange.is_chunked else LENGTH
         self.resume_reading()  # which pipelined requests may have stopped; a body stops it again by its own rules
         exchange.start()
+        exchange.forget_values()
         # The answer may be there already, from ourselves, and the connection on its way out.
         if rest and self.mode in (LENGTH, CHUNKS):
             self.data_received(rest)
@@ -394,11 +396,11 @@ class Downstream:
             self.send_rest()
         self.transport.write(data)
 
-    def send_last(self, data: bytes, is_kept: bool) -> None:
-        """Send the last octets of an answer that has been counted. When the connection waits for another request after
-        it, they can wait for the end of the loop's turn."""
+    def send_last(self, data: bytes, is_busy: bool) -> None:
+        """Send the last octets of an answer that has been counted. When the connection is kept and there `is_busy`
+        traffic, they can wait for the end of the loop's turn."""
         turn = self.plane.turn
-        if is_kept and not self.pending and not self.unsent:
+        if is_busy and not self.pending and not self.unsent:
             self.unsent = data
             turn.send(self)
         else:

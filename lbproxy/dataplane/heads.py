@@ -70,6 +70,11 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     target = exchange.target = exchange.path = parser.target
     exchange.shape = shape
     exchange.values = values
+    if shape.is_introduced:
+        exchange.agent = shape.joined(b"user-agent", values)
+        exchange.referer = shape.joined(b"referer", values)
+    elif exchange.agent or exchange.referer:
+        exchange.agent = exchange.referer = b""
     exchange.is_head = method == b"HEAD"
     exchange.upgrade = b""
     exchange.is_chunked = False
@@ -243,6 +248,7 @@ def _body_lines(downstream: Downstream, shape: RequestShape, values: Values, min
         if not is_chunked(values[shape.transfer_encoding]):
             raise BadMessage(501, "unsupported", "transfer coding")
         exchange.is_chunked = True
+        exchange.request_named = connection_of(shape, values).named
         exchange.down = states.BODY
         downstream.decoder = ChunkedDecoder(is_request=True)
         return CHUNKED_LINE

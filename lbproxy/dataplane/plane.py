@@ -99,7 +99,8 @@ class Plane:
         self.via_lines = (b"Via: 1.0 %b\r\n" % via, b"Via: 1.1 %b\r\n" % via) if via else (b"", b"")
 
     def tick(self) -> None:
-        """Bring `now` and the Date line up to date."""
+        """Bring `now`, the Date line and the counts up to date."""
+        self.turn.count()
         self.now = monotonic()
         self.unix_time = time.time()
         second = int(self.unix_time)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from lbproxy.core.balance import Backend, Pool
     from lbproxy.dataplane.downstream import Downstream
 
+# With fewer requests than this in flight there is nobody to wait for, and an answer goes out at once.
+BUSY: Final = 4
+
 
 @final
 class Turn:
@@ -32,11 +35,10 @@ class Turn:
         self._answered: Final[list[Downstream]] = []
 
     def tally(self, pool: Pool, backend: Backend, code: int, micros: int, size: int) -> None:
-        """A plain request (see `core.tally`) has been answered."""
+        """A plain request (see `core.tally`) has been answered, and either `send` or `count` follows."""
         tally = backend.tally
         if not tally.codes:
             self._tallied.append((pool.row, backend))
-            self._end_soon()
         tally.codes.append(code)
         tally.durations.append(micros)
         tally.size += size
@@ -44,9 +46,6 @@ class Turn:
     def send(self, downstream: Downstream) -> None:
         """Send what `downstream.unsent` holds when the turn is over."""
         self._answered.append(downstream)
-        self._end_soon()
-
-    def _end_soon(self) -> None:
         if not self._is_ending:
             self._is_ending = True
             self._loop.call_soon(self._end)

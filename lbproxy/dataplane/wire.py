@@ -29,8 +29,6 @@ MAX_ANSWER_FIELDS: Final = 1000
 _MEMO_LIMIT: Final = 1024
 _BAD_IN_REASON: Final = bytes([c for c in range(256) if (c < 32 and c != 9) or c == 127])
 
-# What ends a request line, and the minor version that it names.
-_VERSIONS: Final = {b" HTTP/1.1\r\n": 1, b" HTTP/1.0\r\n": 0}
 _CHUNKED_IN_TABS: Final = re.compile(rb"(?<=\r\n)(transfer-encoding):[ \t]*chunked[ \t]*(?=\r\n)", re.IGNORECASE)
 _KNOWN_METHODS: Final = frozenset(
     (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"TRACE", b"PATCH", b"PROPFIND", b"PROPPATCH", b"MKCOL",
@@ -113,23 +111,30 @@ class RequestParser:
         self.is_clean = False
         sink.fields.clear()
         sink.targets.clear()
-        space = head.find(b" ")
-        method = head[:space]
-        if method not in _KNOWN_METHODS:
-            if space <= 0 or not is_token(method):
-                raise BadMessage(400, "bad_request", "the request line does not start with a method")
-            if method == b"CONNECT":  # a reverse proxy is no tunnel to anywhere
-                raise BadMessage(501, "unsupported", "CONNECT")
-            # llhttp knows a list of methods and some have rules of their own; HTTP allows any token (RFC 9110 9.1).
-            self._feed(b"POST" + head[space:])
-        else:
+        if head.startswith(b"GET "):
+            method, space = b"GET", 3
             self._feed(head)
+        else:
+            space = head.find(b" ")
+            method = head[:space]
+            if method in _KNOWN_METHODS:
+                self._feed(head)
+            else:
+                if space <= 0 or not is_token(method):
+                    raise BadMessage(400, "bad_request", "the request line does not start with a method")
+                if method == b"CONNECT":  # a reverse proxy is no tunnel to anywhere
+                    raise BadMessage(501, "unsupported", "CONNECT")
+                # llhttp knows a list of methods and some have rules of their own; HTTP allows any token (RFC 9110 9.1).
+                self._feed(b"POST" + head[space:])
         if not sink.targets:
             raise BadMessage(400, "bad_request", "no request line")
         target = sink.targets[0]
         version = space + 1 + len(target)
-        minor = _VERSIONS.get(head[version : version + 11], -1) if head.startswith(target, space + 1) else -1
-        if minor < 0:
+        if head.startswith(b" HTTP/1.1\r\n", version) and head.startswith(target, space + 1):
+            minor = 1
+        elif head.startswith(b" HTTP/1.0\r\n", version) and head.startswith(target, space + 1):
+            minor = 0
+        else:
             if head.startswith(b" HTTP/", version):
                 raise BadMessage(505, "unsupported", "HTTP version")
             raise BadMessage(400, "bad_request", "malformed request line")

@@ -118,7 +118,8 @@ class _Lines:
         host = x.host
         target = x.target
         request_id = x.request_id
-        agent, referer = x.agent_and_referer()
+        agent = x.agent
+        referer = x.referer
         key = x.key if self._with_key else None
         if not b"".join((method, host, target, request_id, agent, referer, key or b"")).translate(None, SAFE):
             line = self._fill(x, method, host, target, request_id, agent, referer, key)

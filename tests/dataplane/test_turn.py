@@ -13,7 +13,17 @@ from tests.dataplane.harness import answer, answering, backend, pool_of, read_he
 
 
 async def test_an_answer_has_been_counted_when_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with backend(answering(answer(b"hello"))) as served, running(pool_of(served.port)) as plane:
+    arrived = asyncio.Semaphore(0)
+    is_time = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        arrived.release()
+        await is_time.wait()
+        writer.write(answer(b"hello"))
+        await read_head(reader)
+
+    async with backend(talk) as served, running(pool_of(served.port)) as plane:
         counts = []
         write = os.write
 
@@ -21,15 +31,19 @@ async def test_an_answer_has_been_counted_when_it_is_sent(monkeypatch: pytest.Mo
             counts.append(plane.pool_cell(ledger.POOL_REQUESTS + 1))
             return write(fd, octets)
 
-        monkeypatch.setattr("lbproxy.dataplane.downstream.os.write", observed)
-        reader, writer = await plane.connect()
-        for number in range(1, 4):
+        connections = [await plane.connect() for _ in range(12)]
+        for _, writer in connections:
             writer.write(request(close=False))
+            await arrived.acquire()
+        monkeypatch.setattr("lbproxy.dataplane.downstream.os.write", observed)
+        is_time.set()
+        for reader, writer in connections:
             await read_head(reader)
             assert await reader.readexactly(5) == b"hello"
-            assert plane.pool_cell(ledger.POOL_REQUESTS + 1) == number
-        writer.close()
-        assert counts == [1, 2, 3]
+            writer.close()
+        assert plane.pool_cell(ledger.POOL_REQUESTS + 1) == 12
+        assert counts
+        assert all(count > before for before, count in enumerate(counts))
 
 
 @pytest.mark.parametrize("size", [0, 100, 50_000])
