@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 
@@ -174,6 +175,30 @@ async def test_what_is_said_of_a_key_is_what_happens_to_it(tmp_path: Path, backe
                 assert said["decision"]["backend"] == (await get(proxy.port, user=user))[1]
                 serving = [each["backend"] for each in said["preference"] if each["may_serve"]]
                 assert user == "vip" or serving[0] == said["decision"]["backend"]
+
+
+async def test_of_ten_thousand_keys_none_goes_elsewhere_than_was_said(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        keys = [f"{number} ü{'x' * (number % 40)}" for number in range(10_000)]
+        limited = asyncio.Semaphore(32)
+        async with aiohttp.ClientSession() as client:
+
+            async def is_true(key: str) -> bool:
+                async with limited:
+                    said = await _answer(client, f"http://127.0.0.1:{proxy.admin_port}/v1/pools/api/explain", key)
+                    headers = {"X-User-ID": key}
+                    async with client.get(f"http://127.0.0.1:{proxy.port}/", headers=headers) as answer:
+                        return await answer.text() == said["decision"]["backend"]
+
+            assert all(await asyncio.gather(*map(is_true, keys)))
+        assert sum(backends.seen.values()) == len(keys)
+        assert min(backends.seen[name] for name in ("b1", "b2", "b3")) > 2000
+
+
+async def _answer(client: aiohttp.ClientSession, url: str, key: str) -> dict[str, Any]:
+    async with client.post(url, json={"key": key, "steps": 1}) as answer:
+        document: dict[str, Any] = await answer.json()
+        return document
 
 
 async def test_check_names_what_needs_a_restart(tmp_path: Path, backends: Backends) -> None:
