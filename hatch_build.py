@@ -47,12 +47,6 @@ LEFT_OUT = (
     "lbproxy/core/moves.py",
     "lbproxy/core/pieces.py",
     "lbproxy/core/rings.py",
-    # Built between requests and in pieces, by generators of a kind for which mypyc writes C that gcc refuses: it uses
-    # what may not have been set. Requests read the lists in a ring, or ask it when the owner is not the one.
-    "lbproxy/core/moves.py",
-    "lbproxy/core/pieces.py",
-    "lbproxy/core/ring.py",
-    "lbproxy/core/rings.py",
     # A compiled coroutine passes an exception on to what it awaits in a way that is deprecated since Python 3.12.
     "lbproxy/dataplane/connecting.py",
 )
