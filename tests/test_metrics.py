@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import time
@@ -239,3 +240,42 @@ async def test_nor_does_all_that_a_scrape_of_an_instance_with_a_hundred_backends
     assert [sample.value for sample in up.samples] == [1.0] * 100
     assert len(again.splitlines()) > 5_000
     assert min(durations) < 0.005
+
+
+# The cap
+
+
+@given(st.integers(0, 9), st.integers(0, 2**40))
+def test_backends_beyond_the_cap_are_one_series_per_pool_and_the_sum_stays(most: int, seed: int) -> None:
+    keys: list[RowKey] = [("backend", pool, f"b{number}") for pool in ("api", "web") for number in range(4)]
+    fixture = Fixture([("worker",), *keys])
+    try:
+        chance = random.Random(seed)
+        for cells in fixture.slabs.cells:
+            for at in range(len(cells)):
+                cells[at] = chance.randrange(1000)
+        whole = fixture.samples()
+        labels = [(("pool", pool), ("backend", backend)) for _, pool, backend in keys]
+        ups = Family("backend_up", "gauge", "Up.", tuple([(each, 1) for each in labels]))
+        loads = Family("backend_load_ratio", "gauge", "Load.", tuple([(each, 0.5) for each in labels]))
+        page = Page(fixture.rows, SLOTS, [ups], most=most)
+        fixture.page = page
+        capped = fixture.samples()
+        families = {each.name: each for each in text_string_to_metric_families(page.render(fixture.slabs, [loads]))}
+    finally:
+        fixture.slabs.close()
+    names = {dict(labels).get("backend") for _, labels in capped} - {None}
+    assert ("_other" in names) is (most < len(keys))
+    assert _sums(capped, but="lbproxy_backend_up") == _sums(whole)
+    assert sum(sample.value for sample in families["lbproxy_backend_up"].samples) == len(keys)
+    assert len(families["lbproxy_backend_load_ratio"].samples) == min(most, len(keys))
+
+
+def _sums(samples: dict[tuple[str, frozenset[tuple[str, str]]], float], but: str = "") -> dict[object, float]:
+    """Every number, added up over the backends."""
+    found: dict[object, float] = {}
+    for (name, labels), value in samples.items():
+        if name != but:
+            key = (name, frozenset([label for label in labels if label[0] != "backend"]))
+            found[key] = round(found.get(key, 0.0) + value, 6)
+    return found

@@ -21,6 +21,13 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "lbproxy_"
 MICRO: Final = "_microseconds"
 
+# So many backends are told apart. Those beyond, in the order of the configuration, are added up by pool under a name
+# that no backend can have.
+MOST_BACKENDS: Final = 1000
+OTHER: Final = "_other"
+# What makes no sense of several backends together.
+_NO_SUM: Final = ("backend_info", "backend_load_ratio")
+
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
 
@@ -103,20 +110,32 @@ class Page:
         slots: int,
         constant: Iterable[Family] = (),
         previous: Page | None = None,
+        most: int = MOST_BACKENDS,
     ) -> None:
         """`constant` are families that stay as they are as long as this page does. What `previous` has for the same
-        layout is used again."""
-        self._layout: Final = (dict(rows), slots)
-        self._constant = "".join(map(render_family, constant))
+        layout is used again. `most` backends are told apart."""
+        self._layout: Final = (dict(rows), slots, most)
+        beyond = dict.fromkeys([key for key in rows if key[0] == "backend"][most:])
+        self._beyond: Final = frozenset([(("pool", key[1]), ("backend", key[2])) for key in beyond])
+        self._constant = "".join([render_family(self._folded(family)) for family in constant])
+        # The rows of each pool that are added up. Their sums stand behind all cells, one row for each pool.
+        self._others: list[list[int]]
         self._end: int
         self._writers: list[_Writer]
         self._texts: dict[Labels, str] = {}
         if previous is not None and previous._layout == self._layout:
             self._end, self._writers, self._texts = previous._end, previous._writers, previous._texts
+            self._others = previous._others
             return
         self._end = max((start + _width(key) for key, start in rows.items() if TABLES[kind_of(key)]), default=0)
+        others: dict[RowKey, list[int]] = {}
+        for key in beyond:
+            others.setdefault((key[0], key[1], OTHER), []).append(rows[key])
+        self._others = list(others.values())
+        behind = {key: self._end + number * _width(key) for number, key in enumerate(others)}
+        apart = {key: start for key, start in rows.items() if key not in beyond}
         builders: dict[str, _FamilyBuilder] = {}
-        for key, start in rows.items():
+        for key, start in (apart | behind).items():
             position = start
             for column in TABLES[kind_of(key)]:
                 builder = builders.get(column.metric)
@@ -130,14 +149,32 @@ class Page:
         """The whole page: the slab families as they stand now, then `families`, then the constant ones."""
         lists = slabs.lists(self._end)
         totals = sums(lists)
+        for starts in self._others:
+            totals.extend(map(sum, zip(*[totals[start : start + _BACKEND_WIDTH] for start in starts], strict=True)))
         parts = [write(totals, lists) for write in self._writers]
-        parts.extend([render_family(family, self._texts) for family in families])
+        parts.extend([render_family(self._folded(family), self._texts) for family in families])
         parts.append(self._constant)
         return "".join(parts)
+
+    def _folded(self, family: Family) -> Family:
+        """The same with those beyond the cap added up."""
+        if not self._beyond:
+            return family
+        values: dict[Labels, float] = {}
+        for labels, value in family.samples:
+            if labels[:2] not in self._beyond:
+                values[labels] = value
+            elif family.name not in _NO_SUM:
+                other = (labels[0], ("backend", OTHER), *labels[2:])
+                values[other] = values.get(other, 0) + value
+        return Family(family.name, family.kind, family.help, tuple(values.items()))
 
 
 def _width(key: RowKey) -> int:
     return row_width(kind_of(key))
+
+
+_BACKEND_WIDTH: Final = row_width("backend")
 
 
 class _FamilyBuilder:

@@ -14,14 +14,14 @@ from lbproxy.core.ledger import DURATION_BOUNDS, TABLES, RowKey, RowKind
 from lbproxy.core.snapshot import Snapshot, build_snapshot
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, PoolSpec
 from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus, process_families, snapshot_families
-from lbproxy.observe.metrics import MICRO, PREFIX, ROW_LABELS, Family, number
+from lbproxy.observe.metrics import MICRO, MOST_BACKENDS, OTHER, PREFIX, ROW_LABELS, Family, number
 
 # Labels whose values are names out of the configuration or texts, not words of a closed list.
 OPEN_LABELS: Final = frozenset(
     ("pool", "backend", "listener", "worker", "address", "zone", "fingerprint", "version", "python")
 )
 
-_INTRODUCTION: Final = """\
+_INTRODUCTION: Final = f"""\
 # Metrics
 
 <!-- Written by `python -m lbproxy.control.metrics_reference` from lbproxy/core/ledger.py, lbproxy/observe/facts.py and
@@ -31,7 +31,8 @@ lbproxy/control/health_families.py. -->
 live in shared memory that outlives a worker, so they stay exact and never fall back when one is killed; they start
 anew with the supervisor. A label set that is known beforehand is there from the start, with 0. Label values are the
 names of the configuration and words of the lists below: never an address but in `backend_info`, never a user's key.
-When a listener, a pool or a backend leaves the configuration, its series leave the page.
+When a listener, a pool or a backend leaves the configuration, its series leave the page. The first {MOST_BACKENDS}
+backends of a configuration are told apart; those beyond are added up, pool by pool, as `backend="{OTHER}"`.
 
 [operations.md](operations.md#reading-the-metrics) has queries to start with.
 """
