@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.running import Backends, Proxy, backend_list, get, in_thread, until
+from tests.running import Backends, Proxy, Traffic, backend_list, get, in_thread, until
 
 USERS = [f"user-{number}" for number in range(200)]
 # Nothing but the ring decides, so that every move is one that a change has made.
@@ -175,6 +175,40 @@ async def test_what_is_said_of_a_key_is_what_happens_to_it(tmp_path: Path, backe
                 assert said["decision"]["backend"] == (await get(proxy.port, user=user))[1]
                 serving = [each["backend"] for each in said["preference"] if each["may_serve"]]
                 assert user == "vip" or serving[0] == said["decision"]["backend"]
+
+
+async def test_status_watches_what_goes_where(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        traffic = Traffic(proxy.port, 8)
+        await traffic.until_answered(200)
+        tables = await _watched(proxy, "pool api")
+        documents = [json.loads(line) for line in (await _watched(proxy, "{", "--json"))]
+        await traffic.stop()
+    first, second = (
+        [line.split() for line in "".join(tables).split("lbproxy ")[number].splitlines()] for number in (1, 2)
+    )
+    assert first[3][:2] == second[3][:2] == ["backend", "state"]
+    assert (first[3][-2:], second[3][-2:]) == (["observed", "req/s"], ["observed", "req/s"])
+    assert [row[-2:] for row in first[4:7]] == [["-", "-"]] * 3, "a rate takes two looks"
+    assert sum(float(row[-1].replace(",", "")) for row in second[4:7]) > 10
+    assert sum(float(row[-3]) for row in second[4:7]) == pytest.approx(100, abs=0.1)
+    assert [set(document) for document in documents] == [{"info", "pools"}] * len(documents)
+
+
+async def _watched(proxy: Proxy, head: str, *words: str) -> list[str]:
+    """What `status --watch` says in its first two looks."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "lbproxy", "status", "--watch", "-c", str(proxy.file), *words),
+        stdout=subprocess.PIPE,
+        limit=1 << 20,
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    while sum(line.startswith(head) for line in said) < 3:
+        said.append((await process.stdout.readline()).decode())
+    process.send_signal(signal.SIGINT)
+    assert await process.wait() == 130
+    return said[:-1]
 
 
 async def test_of_ten_thousand_keys_none_goes_elsewhere_than_was_said(tmp_path: Path, backends: Backends) -> None:

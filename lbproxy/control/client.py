@@ -383,19 +383,27 @@ def _show(arguments: Namespace, backend: Document) -> int:
 
 
 def _status(arguments: Namespace, admin: Admin) -> int:
+    before: list[dict[str, Any]] = []
+    looked = 0.0
     while True:
         info, pools = admin.ask("GET", "/v1/info"), admin.ask("GET", "/v1/pools")["pools"]
         shown = [pool for pool in pools if arguments.pool in (None, pool["name"])]
         if not shown:
             raise Failure(BAD, f"lbproxy: there is no pool {arguments.pool}")
-        if arguments.json:
+        now = time.monotonic()
+        if arguments.json and arguments.watch:
+            print(json.dumps({"info": info, "pools": shown}))
+        elif arguments.json:
             _print_json({"info": info, "pools": shown})
+        elif arguments.watch:
+            clear = "\x1b[H\x1b[J" if sys.stdout.isatty() else ""
+            sys.stdout.write(clear + status_text.moving(info, shown, before, now - looked))
         else:
-            clear = "\x1b[H\x1b[J" if arguments.watch and sys.stdout.isatty() else ""
-            sys.stdout.write(clear + status_text.status(info, shown))
+            sys.stdout.write(status_text.status(info, shown))
         if not arguments.watch:
             return OK
         sys.stdout.flush()
+        before, looked = shown, now
         time.sleep(WATCH_S)
 
 

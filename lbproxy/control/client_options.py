@@ -82,7 +82,7 @@ def add_commands(add: Add, run: Run, config_option: Callable[[argparse.ArgumentP
     weight.add_argument("--force", action="store_true", help="even if nobody would be left to serve")
 
     status = command("status", "how the instance and its backends stand", "How the instance and its backends stand.")
-    status.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
+    status.add_argument("--watch", action="store_true", help="again and again, with what goes where now, until Ctrl-C")
     status.add_argument("--pool", metavar="P", help="this pool alone")
     _json(status)
 

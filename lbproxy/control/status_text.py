@@ -10,10 +10,33 @@ Document = Mapping[str, Any]
 
 def status(info: Document, pools: Sequence[Document]) -> str:
     """The whole picture."""
+    return _picture(info, pools, {pool["name"]: None for pool in pools})
+
+
+def moving(info: Document, pools: Sequence[Document], before: Sequence[Document], seconds: float) -> str:
+    """The same with what backends have been asked since `before`, so many seconds ago; empty: nothing is known yet."""
+    earlier = {pool["name"]: pool for pool in before}
+    return _picture(info, pools, {pool["name"]: _flow(pool, earlier.get(pool["name"]), seconds) for pool in pools})
+
+
+# Of each backend by name: its share of the requests, and how many there were in a second, as text.
+_Flow = Mapping[str, tuple[str, str]]
+
+
+def _picture(info: Document, pools: Sequence[Document], flows: Mapping[str, _Flow | None]) -> str:
     lines = [*_head(info)]
     for pool in pools:
-        lines += ["", *_pool(pool)]
+        lines += ["", *_pool(pool, flows[pool["name"]])]
     return "\n".join(lines) + "\n"
+
+
+def _flow(pool: Document, before: Document | None, seconds: float) -> _Flow:
+    earlier = {each["name"]: sum(each["requests"].values()) for each in before["backends"]} if before else {}
+    served = {each["name"]: sum(each["requests"].values()) - earlier.get(each["name"], 0) for each in pool["backends"]}
+    total = sum(served.values())
+    if not earlier or seconds <= 0:
+        return dict.fromkeys(served, ("-", "-"))
+    return {name: (_percent(n / total) if total else "-", f"{n / seconds:,.0f}") for name, n in served.items()}
 
 
 def _head(info: Document) -> Iterator[str]:
@@ -30,7 +53,7 @@ def _head(info: Document) -> Iterator[str]:
         yield f"a restart is needed for {', '.join(info['needs_restart'])}"
 
 
-def _pool(pool: Document) -> Iterator[str]:
+def _pool(pool: Document, flow: _Flow | None) -> Iterator[str]:
     backends = pool["backends"]
     asked = " AND ALL ARE ASKED" if pool.get("panic_mode") == "serve_all" else ""
     panic = f", NOBODY IS ELIGIBLE{asked}" if pool["panic"] else ""
@@ -42,7 +65,7 @@ def _pool(pool: Document) -> Iterator[str]:
     width = max([len("backend"), *(len(each["name"]) for each in backends)])
     yield (
         f"  {'backend':<{width}}  {'state':<9}  {'weight':>14}  {'share':>8}  {'ring':>8}  {'in flight':>9}  "
-        f"{'requests':>10}  {'errors':>7}"
+        f"{'requests':>10}  {'errors':>7}" + (f"  {'observed':>8}  {'req/s':>8}" if flow is not None else "")
     )
     for each in backends:
         errors = sum(each["errors"].values()) + each["requests"].get("5xx", 0)
@@ -50,8 +73,15 @@ def _pool(pool: Document) -> Iterator[str]:
         yield (
             f"  {each['name']:<{width}}  {each['state']:<9}  {_weight(each):>14}  "
             f"{_percent(each['expected_share']):>8}  {_percent(each['ring_share']):>8}  {each['in_flight']:>9}  "
-            f"{requests:>10}  {errors:>7}{_notes(each)}"
+            f"{requests:>10}  {errors:>7}{_flowing(each, flow)}{_notes(each)}"
         )
+
+
+def _flowing(backend: Document, flow: _Flow | None) -> str:
+    if flow is None:
+        return ""
+    share, rate = flow[backend["name"]]
+    return f"  {share:>8}  {rate:>8}"
 
 
 def backend_line(backend: Document) -> str:
