@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from lbproxy.core.forge import build_ring
 from lbproxy.core.moves import moved
 from lbproxy.core.pace import Pace, rounded
+from lbproxy.core.ring import Ring
 
 Weights = Mapping[str, float]
 
@@ -109,3 +111,24 @@ def test_no_minute_moves_more_than_its_share(pairs: list[tuple[float, float]], s
     steps = walk(present, wanted, share / 60, vnodes, 90, every_s=1.0)
     coarse = [moved for _, _, moved in steps if moved > share / 60]
     assert not steps or largest_minute(steps) <= share + max(coarse, default=0.0) + 1e-9
+
+
+def test_on_a_large_ring_a_long_way_is_begun_without_measuring_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred of 120 backends grow threefold: the ring of the end has three times the tokens, and is never built."""
+    present = {f"b{number}": 1.0 for number in range(120)}
+    wanted = {name: 3.0 if int(name[1:]) < 100 else weight for name, weight in present.items()}
+    built: list[int] = []
+
+    def build(members: Iterable[tuple[str, float]], *rest: Any, **more: Any) -> Ring:
+        ring = build_ring(members, *rest, **more)
+        built.append(len(ring.tokens))
+        return ring
+
+    monkeypatch.setattr("lbproxy.core.pace.build_ring", build)
+    way = Pace(1024, 1)
+    stepped = way.step(1000.0, present, wanted, 0.05 / 60)
+    assert stepped is not None
+    assert stepped["b5"] > 1.0
+    share = moved(build_ring(present.items()), build_ring(stepped.items())).share
+    assert 0.0001 < share <= 0.05 / 60
+    assert max(built) < 1.1 * 120 * 1024
