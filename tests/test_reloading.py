@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.running import PATIENCE_S, Backends, Proxy, Traffic, backend_list, get, in_thread, until
 
@@ -71,6 +72,41 @@ async def test_reloads_under_load_cost_no_request(tmp_path: Path, backends: Back
         total = await asyncio.to_thread(proxy.metric, "requests_total", pool="api", code="2xx")
     assert (traffic.failed, traffic.statuses) == ({}, {200})
     assert total == traffic.answered
+
+
+async def test_no_counter_ever_falls_while_workers_are_killed_and_configurations_change(
+    tmp_path: Path, backends: Backends
+) -> None:
+    rounds = 4
+    with Proxy(tmp_path, backends.ports) as proxy:
+        traffic = Traffic(proxy.port, 16)
+        known = await asyncio.to_thread(_counters, proxy)
+        for number in range(rounds):
+            await traffic.until_answered(100)
+            os.kill((await asyncio.to_thread(proxy.worker_pids))[number % 2], signal.SIGKILL)
+            proxy.config["pools"]["api"]["backends"][0]["weight"] = 2 + number
+            proxy.write_config()
+            proxy.signal(signal.SIGHUP)
+            await in_thread(proxy, "configuration applied", number + 1)
+            await in_thread(proxy, "worker ready", 3 + number)
+            found = await asyncio.to_thread(_counters, proxy)
+            assert {name for name in known if found[name] < known[name]} == set()
+            known = found
+        await traffic.stop()
+        total = await asyncio.to_thread(proxy.metric, "requests_total", pool="api")
+        by_backend = await asyncio.to_thread(proxy.metric, "upstream_requests_total", pool="api")
+    assert traffic.answered <= total <= traffic.answered + sum(traffic.failed.values()) + rounds
+    assert abs(by_backend - total) <= rounds  # a worker may be killed between the one count and the other
+
+
+def _counters(proxy: Proxy) -> dict[object, float]:
+    """Everything on the metrics page that may only grow."""
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(proxy.admin("/metrics"))
+        if family.type in ("counter", "histogram")
+        for sample in family.samples
+    }
 
 
 async def test_listeners_come_and_go_with_a_reload(tmp_path: Path, backends: Backends) -> None:
