@@ -10,19 +10,18 @@ import asyncio
 import cProfile
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import uvloop
 
 from lbproxy.control.config import load
-from lbproxy.core.ledger import RowKey
 from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import Config
 from lbproxy.dataplane.listener import DataPlane
 from lbproxy.observe.access_log import AccessLog
 from lbproxy.observe.slabs import Layout, Slabs
 from lbproxy.sockets import listen
+from lbproxy.supervisor import row_keys
 
 
 def main() -> None:
@@ -43,9 +42,9 @@ def main() -> None:
 
 async def _serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
-    rows = Layout().assign(_row_keys(config), 1)
+    rows = Layout().assign(row_keys(config), 1)
     cells = Slabs.create(1).cells[0]
-    snapshot = build_snapshot(config, 1, rows)
+    snapshot = build_snapshot(config, 1, rows, cells=cells)
     log = AccessLog(config.log.access, cells, rows[("worker",)], lambda trouble: print(trouble, file=sys.stderr))
     log.start(loop)
     plane = DataPlane(loop, snapshot, cells, log)
@@ -56,14 +55,6 @@ async def _serve(config: Config) -> None:
     await ended.wait()
     await plane.drain(1.0)
     log.close()
-
-
-def _row_keys(config: Config) -> Iterator[RowKey]:
-    yield ("worker",)
-    yield from (("listener", listener.name) for listener in config.listeners)
-    for pool in config.pools:
-        yield ("pool", pool.name)
-        yield from (("backend", pool.name, backend.name) for backend in pool.backends)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,11 @@ class Backend:
         self.keep: UpstreamConnections | None = None
         self.take_over(spec, row, weight)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether exchanges or tunnels go on here."""
+        return self.in_flight > 0 or self.tunnels > 0
+
     def take_over(self, spec: BackendSpec, row: int, weight: float) -> None:
         """Go on under a new specification of the same name. `weight` is the effective one."""
         self.spec = spec
@@ -127,12 +132,13 @@ class Account:
     where the pool's cells and its table of hottest keys start. `level` is what the pool held machine-wide, smoothed, at
     the last tick. `sessions` is the memory of keys seen, when sessions may stay on a draining backend, `sample` a fair
     part of those keys, `homes` where users with an open tunnel are, when they are pinned. `waiting` holds the exchanges
-    that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them.
+    that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them. `leaving` are
+    backends that are in the pool no more and hold something still, by name.
     """
 
     __slots__ = (
-        "_held", "_held_elsewhere", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "level", "meter",
-        "peers", "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
+        "_held", "_held_elsewhere", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "leaving", "level",
+        "meter", "peers", "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -149,6 +155,7 @@ class Account:
         self.sessions: Recency | None = None
         self.sample: Final = KeySample()
         self.homes: Homes | None = None
+        self.leaving: dict[str, Backend] = {}
         self.waiting: Final[deque[object]] = deque()
         self.tunnels: Final[set[object]] = set()
         self.budget = RetryBudget(0.0, 0)

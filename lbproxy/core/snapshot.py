@@ -76,7 +76,8 @@ class Router:
 @final
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One generation. `row` is where the worker's own cells start, `listener_rows` where each listener's do."""
+    """One generation. `row` is where the worker's own cells start, `listener_rows` where each listener's do. `leaving`
+    are pools that the configuration no longer has, while exchanges of theirs go on."""
 
     generation: int
     fingerprint: str
@@ -87,6 +88,7 @@ class Snapshot:
     headers: HeaderPolicy
     tracing: TracingSpec
     row: int
+    leaving: Mapping[str, Pool]
 
 
 def routing_fingerprint(config: Config, pools: Mapping[str, Pool]) -> str:
@@ -153,7 +155,25 @@ def build_snapshot(
         headers=config.headers,
         tracing=config.tracing,
         row=rows[("worker",)],
+        leaving=_leaving(previous, pools),
     )
+
+
+def _leaving(previous: Snapshot | None, pools: Mapping[str, Pool]) -> dict[str, Pool]:
+    """Pools that are gone and hold something still. One that comes back takes its account up again: two would write
+    into the same cells."""
+    if previous is None:
+        return {}
+    return {
+        name: pool
+        for name, pool in {**previous.leaving, **previous.pools}.items()
+        if name not in pools and (pool.account.waiting or _holders(pool))
+    }
+
+
+def _holders(pool: Pool) -> list[Backend]:
+    """The backends at which something goes on, those that have left included."""
+    return [each for each in (*pool.backends.values(), *pool.account.leaving.values()) if each.is_held]
 
 
 def _pool(
@@ -166,7 +186,7 @@ def _pool(
     zone: str,
     rings: Rings,
 ) -> Pool:
-    old = previous.pools.get(spec.name) if previous is not None else None
+    old = (previous.pools.get(spec.name) or previous.leaving.get(spec.name)) if previous is not None else None
     row, sketch_row = rows[("pool", spec.name)], rows[("sketch", spec.name)]
     if old is None:
         account = Account(cells, peers, row, sketch_row)
@@ -179,11 +199,23 @@ def _pool(
     elif account.homes is None or account.homes.row != homes_row:
         account.homes = Homes(cells, peers, homes_row)
     backends: dict[str, Backend] = {}
-    is_same = old is not None and old.spec == spec and old.row == row and old.rings == rings
+    known_backends: dict[str, Backend] = {}
+    if old is not None:
+        known_backends = {**account.leaving, **old.backends}
+        names = {each.name for each in spec.backends}
+        account.leaving = {name: each for name, each in known_backends.items() if name not in names and each.is_held}
+    is_same = (
+        old is not None
+        and previous is not None
+        and spec.name in previous.pools
+        and old.spec == spec
+        and old.row == row
+        and old.rings == rings
+    )
     for each in spec.backends:
         backend_row = rows[("backend", spec.name, each.name)]
         weight = weights.get((spec.name, each.name), each.weight)
-        known = old.backends.get(each.name) if old is not None else None
+        known = known_backends.get(each.name)
         if known is not None:
             is_same = is_same and known.weight == weight and known.row == backend_row
             known.take_over(each, backend_row, weight)

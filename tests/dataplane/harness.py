@@ -191,7 +191,13 @@ async def running(
 def reload(running_plane: Plane, config: Config, generation: int = 2) -> None:
     """Swap in another configuration with the same rows."""
     running_plane.plane.apply(
-        build_snapshot(config, generation, running_plane.rows, running_plane.plane._plane.snapshot)
+        build_snapshot(
+            config,
+            generation,
+            running_plane.rows,
+            running_plane.plane._plane.snapshot,
+            cells=running_plane.cells,
+        )
     )
 
 

@@ -16,6 +16,7 @@ from lbproxy.core.balance import DRAINING, OUT, SERVING
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import (
     AffinityCookie,
+    BoundedLoad,
     Ejection,
     HotKeys,
     Limits,
@@ -30,6 +31,7 @@ from lbproxy.core.spec import (
 from lbproxy.dataplane import flow, upstream
 from tests.dataplane.harness import (
     PATIENCE_S,
+    Plane,
     Talk,
     answer,
     answering,
@@ -709,6 +711,54 @@ async def test_a_swap_keeps_what_stays_and_closes_what_goes() -> None:
         reload(proxy, proxy.config, 3)
         for n in range(20):
             assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == owners[n]
+
+
+def key_of_b0(proxy: Plane) -> bytes:
+    """The line that gives a request, which has one key already, a key that "b0" owns."""
+    pool = proxy.plane._plane.snapshot.pools["p"]
+    owners = [pool.owner(hash_key(b"kim, u%d" % n)) for n in range(100)]
+    return b"X-User-ID: u%d\r\n" % [each and each.name for each in owners].index("b0")
+
+
+@pytest.mark.parametrize("is_pool_gone", [False, True])
+async def test_what_leaves_and_comes_back_with_its_exchanges_is_counted_once(is_pool_gone: bool) -> None:
+    may_answer = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await may_answer.wait()
+        writer.write(answer(b"late"))
+
+    async with backend(talk) as b0, backend(answering(answer(b"1"))) as b1:
+        whole = replace(pool_of(b0.port, b1.port), bounded_load=BoundedLoad(factor=None))
+        only_second = replace(whole, backends=whole.backends[1:])
+        other = replace(only_second, name="q")
+        async with running(whole, other) as proxy:
+            line = key_of_b0(proxy)
+            routes = (Route("q"),) if is_pool_gone else proxy.config.routes
+            pools = (other,) if is_pool_gone else (only_second, other)
+            asked = [asyncio.create_task(proxy.ask(request("GET", "/", line))) for _ in range(3)]
+
+            def held() -> int:
+                return proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT)
+
+            await proxy.settled(lambda: held() == 3)
+            reload(proxy, replace(proxy.config, pools=pools, routes=routes))
+            reload(proxy, replace(proxy.config, pools=pools, routes=routes), 3)
+            assert held() == 3
+            reload(proxy, proxy.config, 4)
+            assert held() == 3
+            asked.append(asyncio.create_task(proxy.ask(request("GET", "/", line))))
+            await proxy.settled(lambda: held() == 4)
+            assert proxy.plane._plane.snapshot.pools["p"].account.in_flight == 4
+            may_answer.set()
+            assert all([(await each).endswith(b"late") for each in asked])
+            await proxy.settled(lambda: held() == 0)
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_ACTIVE) == 0)
+            reload(proxy, replace(proxy.config, pools=pools, routes=routes), 5)
+            snapshot = proxy.plane._plane.snapshot
+            assert not snapshot.leaving
+            assert not any(pool.account.leaving for pool in snapshot.pools.values())
 
 
 async def test_a_backend_at_a_new_address_is_a_new_machine_with_the_old_keys() -> None:
