@@ -177,6 +177,23 @@ async def test_what_is_said_of_a_key_is_what_happens_to_it(tmp_path: Path, backe
                 assert user == "vip" or serving[0] == said["decision"]["backend"]
 
 
+@pytest.mark.parametrize(("trusted", "is_told"), [(["127.0.0.1"], True), (["10.0.0.0/8"], False)])
+async def test_decisions_stand_on_answers_for_trusted_clients_alone(
+    tmp_path: Path, backends: Backends, trusted: list[str], is_told: bool
+) -> None:
+    proxy = proxied(tmp_path, backends)
+    proxy.config["listen"] = {"bind": "127.0.0.1:0", "trusted_proxies": trusted}
+    proxy.config["headers"] = {"debug_headers": True}
+    with proxy:
+        async with (
+            aiohttp.ClientSession(headers={"X-User-ID": "ann"}) as client,
+            client.get(f"http://127.0.0.1:{proxy.port}/") as answer,
+        ):
+            told = {name: value for name, value in answer.headers.items() if name.lower().startswith("x-lb-")}
+            home = await answer.text()
+    assert told == ({"X-LB-Backend": home, "X-LB-Decision": "owner"} if is_told else {})
+
+
 async def test_status_watches_what_goes_where(tmp_path: Path, backends: Backends) -> None:
     with proxied(tmp_path, backends) as proxy:
         traffic = Traffic(proxy.port, 8)
