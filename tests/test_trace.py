@@ -85,11 +85,12 @@ def test_one_traceparent_goes_on_and_nothing_else_of_the_kind(
     names: tuple[bytes, ...], kept: tuple[bool, ...], at: int
 ) -> None:
     shape = RequestShapes(keeps_traces=True).learn(names)
-    assert (shape.keep, shape.traceparent, shape.is_traced) == (kept, at, at >= 0)
+    assert (shape.keep, shape.traceparent, shape.is_simple) == (kept, at, True)
     passed = RequestShapes().learn(names)
     assert (all(passed.keep), passed.traceparent, passed.special) == (True, -1, False)
 
 
-def test_a_trace_among_other_special_fields_is_looked_at_with_them() -> None:
-    shape = RequestShapes(keeps_traces=True).learn((b"Host", b"Content-Length", b"traceparent"))
-    assert (shape.special, shape.is_traced, shape.traceparent) == (True, False, 2)
+@pytest.mark.parametrize(("other", "is_simple"), [(b"Content-Length", True), (b"Expect", False), (b"Upgrade", False)])
+def test_a_trace_among_other_special_fields_is_looked_at_with_them(other: bytes, is_simple: bool) -> None:
+    shape = RequestShapes(keeps_traces=True).learn((b"Host", other, b"traceparent"))
+    assert (shape.special, shape.is_simple, shape.traceparent) == (True, is_simple, 2)

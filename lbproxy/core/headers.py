@@ -151,11 +151,11 @@ class Shape:
 
 class RequestShape(Shape):
     """A request's shape: adds where `Host`, `Expect`, `Upgrade`, the request id, the trace and the forwarding fields
-    stand. `is_traced`: that there is a `traceparent` is all that makes it special. `is_introduced`: there is a
-    `User-Agent` or a `Referer`, which are only logged."""
+    stand. `is_simple`: a `traceparent` and a `Content-Length` are all that may make it special. `is_introduced`: there
+    is a `User-Agent` or a `Referer`, which are only logged."""
 
     __slots__ = (
-        "expect", "forwarding", "host", "is_introduced", "is_traced", "max_forwards", "request_id", "traceparent",
+        "expect", "forwarding", "host", "is_introduced", "is_simple", "max_forwards", "request_id", "traceparent",
         "upgrade",
     )  # fmt: skip
 
@@ -177,11 +177,9 @@ class RequestShape(Shape):
         self.is_introduced: bool = b"user-agent" in index or b"referer" in index
         self.forwarding: bool = any(name in index for name in FORWARDING)
         self.traceparent: int = index[b"traceparent"][0] if keeps_traces and traceparents == 1 else -1
-        if self.expect or self.upgrade or self.max_forwards or self.request_id >= 0 or self.forwarding:
-            self.special = True
-        self.is_traced: bool = self.traceparent >= 0 and not self.special
-        if self.is_traced:
-            self.special = True
+        is_odd = self.expect or self.upgrade or self.max_forwards or self.request_id >= 0 or self.forwarding
+        self.is_simple: bool = not is_odd and self.transfer_encoding < 0
+        self.special = self.special or is_odd or self.traceparent >= 0
 
 
 class RequestShapes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from lbproxy.dataplane.connecting import connect
 from lbproxy.dataplane.upstream import Upstream
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from lbproxy.core.balance import Backend
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
+
+# One for all: it holds a descriptor only while it is asked.
+_poll: Final = select.poll()
 
 
 def take_idle(plane: Plane, backend: Backend, is_careful: bool) -> Upstream | None:
@@ -59,10 +62,11 @@ def close_idle_elsewhere(backend: Backend) -> None:
 
 def _has_news(upstream: Upstream) -> bool:
     """Whether something can be read from an idle connection: its end, or octets that nobody asked for."""
-    socket = upstream.transport.get_extra_info("socket")
-    poll = select.poll()
-    poll.register(socket.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
+    fd = upstream.transport.get_extra_info("socket").fileno()
+    _poll.register(fd, select.POLLIN)
+    news = _poll.poll(0)
+    _poll.unregister(fd)
+    return bool(news)
 
 
 def start_connecting(plane: Plane, backend: Backend, exchange: Exchange) -> asyncio.Task[None]:

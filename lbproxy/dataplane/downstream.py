@@ -289,11 +289,11 @@ class Downstream:
         rest = data[end:]
         self.mode = CHUNKS if exchange.is_chunked else LENGTH
         self.resume_reading()  # which pipelined requests may have stopped; a body stops it again by its own rules
-        exchange.start()
-        exchange.forget_values()
-        # The answer may be there already, from ourselves, and the connection on its way out.
-        if rest and self.mode in (LENGTH, CHUNKS):
-            self.data_received(rest)
+        if rest:
+            self.data_received(rest)  # what is here already goes on in one piece with the head
+        if exchange.down in (states.BODY, states.DONE):  # and not refused already
+            exchange.start()
+            exchange.forget_values()
 
     def _hold(self, data: bytes, start: int) -> None:
         """Keep the octets from `start` on until the current request has been answered. They are not copied for every

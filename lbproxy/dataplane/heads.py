@@ -103,12 +103,18 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     connection = connection_of(shape, values) if shape.connection else NO_CONNECTION
     exchange.keep_alive = not connection.close and (minor == 1 or connection.keep_alive)
     if shape.special or absolute or not host or connection.named:
-        traceparent = values[shape.traceparent] if shape.is_traced else b""
-        if absolute or not host or connection.named or not is_traceparent(traceparent):
+        traceparent = values[shape.traceparent] if shape.traceparent >= 0 else None
+        is_odd = absolute or not host or connection.named or not shape.is_simple
+        if is_odd or (traceparent is not None and not is_traceparent(traceparent)):
             _take_special_head(downstream, method, minor, shape, values, host, absolute, connection)
             return
-        ids = plane.ids.request_line(exchange)
-        values = _with_traceparent(shape, values, plane.ids.onward(exchange, traceparent))
+        if shape.content_length >= 0:
+            values = _with(values, shape.content_length, b"%d" % _take_length(downstream, values[shape.content_length]))
+        if traceparent is not None:
+            ids = plane.ids.request_line(exchange)
+            values = _with(values, shape.traceparent, plane.ids.onward(exchange, traceparent))
+        else:
+            ids = plane.ids.lines(exchange)
     else:
         ids = plane.ids.lines(exchange)
     policy = plane.snapshot.headers
@@ -137,10 +143,9 @@ def _append_forwarded(downstream: Downstream, host: bytes) -> None:
     exchange.head = exchange.head[:-2] + b"Forwarded: " + element + b"\r\n\r\n"
 
 
-def _with_traceparent(shape: RequestShape, values: Values, value: bytes) -> Values:
-    """The values with this one for traceparent."""
-    at = shape.traceparent
-    return values if values[at] is value else (*values[:at], value, *values[at + 1 :])
+def _with(values: Values, at: int, value: bytes) -> Values:
+    """The values with this one at that place."""
+    return values if values[at] == value else (*values[:at], value, *values[at + 1 :])
 
 
 def _host_name(downstream: Downstream, host: bytes) -> bytes:
@@ -212,7 +217,7 @@ def _take_special_head(
         if policy.request_id != "off":
             without |= _REQUEST_ID
     if shape.traceparent >= 0 and is_traceparent(values[shape.traceparent]):
-        values = _with_traceparent(shape, values, plane.ids.onward(exchange, values[shape.traceparent]))
+        values = _with(values, shape.traceparent, plane.ids.onward(exchange, values[shape.traceparent]))
     elif policy.traceparent == "make":
         without |= TRACE_FIELDS
         extra += plane.ids.trace_line(exchange)
@@ -254,16 +259,21 @@ def _body_lines(downstream: Downstream, shape: RequestShape, values: Values, min
         return CHUNKED_LINE
     if shape.content_length < 0:
         return b""
-    length = content_length(values[shape.content_length])
+    return b"Content-Length: %d\r\n" % _take_length(downstream, values[shape.content_length])
+
+
+def _take_length(downstream: Downstream, value: bytes) -> int:
+    """Take a request's body to be as long as its Content-Length says. Raises `BadMessage`."""
+    length = content_length(value)
     if length < 0:
         raise BadMessage(400, "bad_request", "Content-Length is not a number")
     most = downstream.listener.spec.limits.body_bytes
     if most is not None and length > most:
         raise BadMessage(413, "body_too_large", "the body is too long")
     if length:
-        exchange.down = states.BODY
+        downstream.exchange.down = states.BODY
         downstream.left = length
-    return b"Content-Length: %d\r\n" % length
+    return length
 
 
 def _max_forwards(downstream: Downstream, shape: RequestShape, values: Values) -> bytes:

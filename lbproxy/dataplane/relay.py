@@ -296,7 +296,7 @@ class Exchange:
         if not self.held_size:
             upstream.transport.write(self.head)
             return
-        upstream.transport.write(self.head + b"".join(self.held))
+        upstream.transport.writelines([self.head, *self.held])
         self._keep_within_buffer()
         if downstream.read_paused and not upstream.write_paused:
             downstream.resume_reading()
