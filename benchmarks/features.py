@@ -9,13 +9,16 @@ the range from the smallest to the largest difference. Under 90 s.
 from __future__ import annotations
 
 import argparse
+import http.client
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from typing import Any, Final
 
 import yaml
@@ -54,6 +57,7 @@ VARIANTS: Final = (
     Variant("access log off", {}, {"log": {"access": {"path": ""}}}),
 )
 UNCOUNTED: Final = Variant("metrics counting off", {}, {})
+SCRAPED: Final = Variant("scraped every second", {}, {})
 
 
 class Changed(LBProxy):
@@ -72,6 +76,28 @@ class Changed(LBProxy):
         return [] if "log" in self.variant.top else super().complaints(setting)
 
 
+class Scraped(Changed):
+    """The default, whose metrics somebody reads every second: what that does to others is seen in their p99."""
+
+    def command(self, setting: Setting) -> Sequence[str]:
+        Thread(target=_scrape, args=(setting.admin_port,), daemon=True).start()
+        return super().command(setting)
+
+
+def _scrape(port: int) -> None:
+    """Read the metrics page every second, from when it is there until the program ends."""
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            connection.request("GET", "/metrics")
+            connection.getresponse().read()
+        except OSError:
+            pass  # not there yet, or not any more
+        finally:
+            connection.close()
+        time.sleep(1.0)
+
+
 def changed(config: dict[str, Any], variant: Variant) -> dict[str, Any]:
     """The configuration with what the variant changes; a changed section is replaced."""
     (pool,) = config["pools"].values()
@@ -82,7 +108,8 @@ def changed(config: dict[str, Any], variant: Variant) -> dict[str, Any]:
 
 def compared(seen: Mapping[str, str]) -> list[Changed]:
     """The proxies to measure; without the one that does not count when lbproxy is compiled and cannot be changed."""
-    found = [Changed(variant) for variant in VARIANTS]
+    found: list[Changed] = [Changed(variant) for variant in VARIANTS]
+    found.append(Scraped(SCRAPED))
     if str(settling.__file__).endswith(".py"):
         path = [str(_UNCOUNTED), *filter(None, [seen.get("PYTHONPATH")])]
         found.append(Changed(UNCOUNTED, {"PYTHONPATH": ":".join(path)}))
@@ -102,6 +129,7 @@ def table(rounds: Mapping[str, Sequence[Round]], names: Mapping[str, str], compl
         "to",
         "cost % of CPU",
         "cost % of requests/s",
+        "p99 us",
     )
     return Table("What it costs a small keyed GET, 64 keep-alive connections", columns, rows, complaints)
 
@@ -121,14 +149,15 @@ def _row(name: str, rounds: Sequence[Round], base: Sequence[Round]) -> tuple[str
         f"{median(each.requests_per_s for each in rounds):,.0f}",
         f"{median(each.cpu_us for each in rounds):.1f}",
     )
+    p99 = f"{median(each.p99_us for each in rounds):,.0f}"
     if rounds is base:
-        return (name, *figures, *("",) * 5)
+        return (name, *figures, *("",) * 5, p99)
     pairs = list(zip(base, rounds, strict=True))
     costs = [ours.cpu_us - without.cpu_us for ours, without in pairs]
     of_cpu = median((ours.cpu_us - without.cpu_us) / ours.cpu_us for ours, without in pairs)
     of_rate = median(1 - ours.requests_per_s / without.requests_per_s for ours, without in pairs)
     shares = (f"{of_cpu * 100:.1f}", f"{of_rate * 100:.1f}")
-    return (name, *figures, f"{median(costs):.2f}", f"{min(costs):.2f}", f"{max(costs):.2f}", *shares)
+    return (name, *figures, f"{median(costs):.2f}", f"{min(costs):.2f}", f"{max(costs):.2f}", *shares, p99)
 
 
 def main() -> int:
@@ -152,7 +181,7 @@ def main() -> int:
         print(found.text())
         if options.write:
             results_file.write_section(TITLE, section(found, options.rounds, options.seconds))
-    if len(variants) == len(VARIANTS):
+    if all(each.variant is not UNCOUNTED for each in variants):
         print("! lbproxy is compiled here: what counting costs can only be measured when it is not")
     return 1 if results.failures else 0
 

@@ -7,7 +7,6 @@ answered, and the connection closed, because after it nobody knows where the nex
 from __future__ import annotations
 
 import asyncio
-import os
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast, final
 
@@ -408,22 +407,9 @@ class Downstream:
             self.send(data)
 
     def send_rest(self) -> None:
-        """Send what was left for the end of the turn, past the transport if nothing is queued there: that has its own
-        turns, and would send it with the next."""
+        """Send what was left for the end of the turn."""
         data, self.unsent = self.unsent, b""
-        transport = self.transport
-        if not data or transport.is_closing():
-            return
-        if not transport.get_write_buffer_size():
-            if self._fd < 0:
-                socket = transport.get_extra_info("socket")
-                self._fd = socket.fileno() if socket is not None else -1
-            try:
-                data = data[os.write(self._fd, data) :]
-            except OSError:
-                pass  # the transport meets the same error, and tells of it in its own way
-        if data:
-            transport.write(data)
+        self._fd = flow.send(self.transport, self._fd, data)
 
     def reply(self, status: int, is_kept: bool, is_head: bool, minor: int) -> int:
         """Send a short answer of the proxy's own; returns the octets of its body."""

@@ -90,7 +90,9 @@ def attempt_failed(exchange: Exchange, error: int) -> None:
         _blame(exchange, pool, backend, error)
         cut(exchange)
     elif action in (NEXT, REPEAT):
-        _go_on(exchange, UNSENT if action == NEXT else SENT, error)
+        upstream = exchange.upstream
+        is_sent = action == REPEAT and (upstream is None or not upstream.unsent)
+        _go_on(exchange, SENT if is_sent else UNSENT, error)
 
 
 def no_resources(exchange: Exchange) -> None:

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 _NO_SHAPE: Final = RequestShape((), frozenset())
 _NOTHING: Final[frozenset[bytes]] = frozenset()
+# Octets of a body that are copied behind the head, to leave with it at the end of the turn.
+_SHORT_BODY: Final = 16_384
 
 
 @final
@@ -293,10 +295,18 @@ class Exchange:
             downstream.set_deadline(downstream.listener.spec.timeouts.body_idle, DUE_BODY)
         if downstream.write_paused:
             upstream.pause_reading()
-        if not self.held_size:
+        pool = self.pool
+        assert pool is not None
+        held_size = self.held_size
+        if self.down == DONE and held_size <= _SHORT_BODY and pool.account.in_flight >= BUSY:
+            upstream.unsent = b"".join((self.head, *self.held)) if held_size else self.head
+            self.plane.turn.ask(upstream)
+        elif held_size:
+            upstream.transport.writelines([self.head, *self.held])
+        else:
             upstream.transport.write(self.head)
+        if not held_size:
             return
-        upstream.transport.writelines([self.head, *self.held])
         self._keep_within_buffer()
         if downstream.read_paused and not upstream.write_paused:
             downstream.resume_reading()

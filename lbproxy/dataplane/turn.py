@@ -16,6 +16,7 @@ from lbproxy.core.ledger import Cells
 if TYPE_CHECKING:
     from lbproxy.core.balance import Backend, Pool
     from lbproxy.dataplane.downstream import Downstream
+    from lbproxy.dataplane.upstream import Upstream
 
 # With fewer requests than this in flight there is nobody to wait for, and an answer goes out at once.
 BUSY: Final = 4
@@ -25,13 +26,14 @@ BUSY: Final = 4
 class Turn:
     """Gathers while the loop's callbacks run. What a client has got whole has been counted, whatever happens then."""
 
-    __slots__ = ("_answered", "_cells", "_is_ending", "_loop", "_tallied")
+    __slots__ = ("_answered", "_asked", "_cells", "_is_ending", "_loop", "_tallied")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cells: Cells) -> None:
         self._loop: Final = loop
         self._cells: Final = cells
         self._is_ending = False
         self._tallied: Final[list[tuple[int, Backend]]] = []
+        self._asked: Final[list[Upstream]] = []
         self._answered: Final[list[Downstream]] = []
 
     def tally(self, pool: Pool, backend: Backend, code: int, micros: int, size: int) -> None:
@@ -46,12 +48,23 @@ class Turn:
     def send(self, downstream: Downstream) -> None:
         """Send what `downstream.unsent` holds when the turn is over."""
         self._answered.append(downstream)
+        self._end_soon()
+
+    def ask(self, upstream: Upstream) -> None:
+        """Send the request whose head `upstream.unsent` holds when the turn is over."""
+        self._asked.append(upstream)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
         if not self._is_ending:
             self._is_ending = True
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
         self._is_ending = False
+        for upstream in self._asked:
+            upstream.send_rest()
+        self._asked.clear()
         self.count()
         for downstream in self._answered:
             downstream.send_rest()

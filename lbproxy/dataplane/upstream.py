@@ -56,12 +56,12 @@ class Upstream:
 
     __slots__ = (
         # for the connection's life
-        "address", "backend", "is_counted", "plane", "retires_at", "transport",
+        "_fd", "address", "backend", "is_counted", "plane", "retires_at", "transport",
         # between exchanges
         "idle_until", "reused",
         # for one exchange
         "_buffer", "_decoder", "_interim", "_keep_alive", "_last", "_left", "exchange", "mode", "read_paused",
-        "write_paused",
+        "unsent", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -78,6 +78,8 @@ class Upstream:
         self.mode = IDLE
         self.read_paused = False
         self.write_paused = False
+        self._fd = -1
+        self.unsent = b""
         self._buffer = b""
         self._last: Answer | None = None
         self._interim = 0
@@ -94,6 +96,9 @@ class Upstream:
     def data_received(self, data: bytes) -> None:
         mode = self.mode
         if mode == HEAD:
+            if self.unsent:  # it has not been asked yet: what it says is no answer
+                cast("Exchange", self.exchange).attempt_failed(CLOSED_EARLY)
+                return
             self._read_head(data)
         elif mode == BODY:
             self._read_body(data)
@@ -166,6 +171,11 @@ class Upstream:
         backend = self.backend
         backend.connections += 1
         self.plane.cells[backend.row + BACKEND_OPENED] += 1
+
+    def send_rest(self) -> None:
+        """Send the request that was left for the end of the turn."""
+        data, self.unsent = self.unsent, b""
+        self._fd = flow.send(self.transport, self._fd, data)
 
     def stay_for_request(self) -> bool:
         """The answer has ended before the request: go on taking the request, if the connection will last."""

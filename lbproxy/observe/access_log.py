@@ -15,7 +15,6 @@ import asyncio
 import os
 import select
 import stat
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
@@ -110,8 +109,8 @@ class Sink:
             return ""
 
     def _write_batch(self, lines: list[bytes]) -> None:
-        limit = sys.maxsize if self._is_file else min(select.PIPE_BUF, LINE_MAX)
-        for piece, count in pieces(lines, limit):
+        whole = [(b"".join(lines), len(lines))]
+        for piece, count in whole if self._is_file else pieces(lines, min(select.PIPE_BUF, LINE_MAX)):
             try:
                 self._write(piece)
             except OSError as error:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import cast
 
 import pytest
 import uvloop
 
 from lbproxy.core import ledger
+from lbproxy.core.exchange import IDLE
+from lbproxy.dataplane.upstream import Upstream
 from tests.dataplane.harness import answer, answering, backend, pool_of, read_head, request, running
 
 
@@ -28,14 +31,15 @@ async def test_an_answer_has_been_counted_when_it_is_sent(monkeypatch: pytest.Mo
         write = os.write
 
         def observed(fd: int, octets: bytes) -> int:
-            counts.append(plane.pool_cell(ledger.POOL_REQUESTS + 1))
+            if octets.startswith(b"HTTP/"):
+                counts.append(plane.pool_cell(ledger.POOL_REQUESTS + 1))
             return write(fd, octets)
 
         connections = [await plane.connect() for _ in range(12)]
         for _, writer in connections:
             writer.write(request(close=False))
             await arrived.acquire()
-        monkeypatch.setattr("lbproxy.dataplane.downstream.os.write", observed)
+        monkeypatch.setattr("lbproxy.dataplane.flow.os.write", observed)
         is_time.set()
         for reader, writer in connections:
             await read_head(reader)
@@ -96,3 +100,45 @@ def test_a_client_that_ends_or_is_gone_while_its_answer_waits(is_closed: bool) -
 
     uvloop.run(main())
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("event", ["speaks", "ends", "is reset"])
+async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(event: str) -> None:
+    """The request for it waits for the end of the turn; nothing has been sent, so even a POST may go elsewhere."""
+    may_answer = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await read_head(reader)
+            if b"POST" in head:
+                await reader.readexactly(4)
+            if b"/slow" in head:
+                await may_answer.wait()
+            writer.write(answer(b"well"))
+
+    async with backend(talk) as served, running(pool_of(served.port)) as plane:
+        slow = [asyncio.create_task(plane.ask(request(target="/slow"))) for _ in range(6)]
+        await plane.settled(lambda: plane.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 6)
+        reader, writer = await plane.connect()
+        writer.write(request(target="/first", close=False))
+        await read_head(reader)
+        await reader.readexactly(4)
+        (client,) = [
+            each
+            for each in plane.plane._listeners["l"].connections
+            if each.exchange.target == b"/first" and each.exchange.down == IDLE
+        ]
+        upstream = cast(Upstream, plane.plane._plane.snapshot.pools["p"].backends["b0"].idle[-1])
+        client.data_received(request("POST", body=b"body"))
+        assert upstream.unsent.endswith(b"body")
+        if event == "speaks":
+            upstream.data_received(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+        elif event == "ends":
+            upstream.eof_received()
+        else:
+            upstream.connection_lost(ConnectionResetError())
+        assert (await reader.read()).endswith(b"well")
+        assert served.octets.count(b"POST / ") == 1
+        writer.close()
+        may_answer.set()
+        assert all([(await each).endswith(b"well") for each in slow])
