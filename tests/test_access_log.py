@@ -50,6 +50,7 @@ class Exchange:
         self.connect_us = -1
         self.first_byte_us = 900
         self.request_id = b"3f2a9c1e-000001f2"
+        self.trace_id = b"0af7651916cd43dd8448eb211c80319c"
         self.key: bytes | None = b"user-1"
         self.fields: dict[bytes, bytes] = {}
         vars(self).update(changes)
@@ -94,6 +95,7 @@ def test_a_json_line_says_all() -> None:
         "first_byte_us": 900,
         "upgraded": False,
         "request_id": "3f2a9c1e-000001f2",
+        "trace_id": "0af7651916cd43dd8448eb211c80319c",
         "user_agent": "curl/8",
         "referer": "https://example.com/",
     }
@@ -146,7 +148,8 @@ def test_a_combined_line_says_all() -> None:
     assert combined_line(fields={b"user-agent": b"curl 8"}, connect_us=120) == (
         '192.0.2.7 - - [30/Nov/2026:12:00:00 +0000] "GET /things?page=2 HTTP/1.1" 200 2000 "-" "curl 8" '
         '"api.example.com" pool=api backend=b1 decision=owner reason=- attempts=1 request_bytes=10 duration_us=1500 '
-        'connect_us=120 first_byte_us=900 request_id="3f2a9c1e-000001f2"\n'
+        'connect_us=120 first_byte_us=900 request_id="3f2a9c1e-000001f2" '
+        "trace_id=0af7651916cd43dd8448eb211c80319c\n"
     )
 
 

@@ -47,7 +47,7 @@ class Finished:
         self.request_id = b"%x" % self.ended_ns
         self.trace: Trace | None = None
         self.key = key
-        self.agent = self.referer = b""
+        self.agent = self.referer = self.trace_id = b""
         vars(self).update(changes)
 
 

@@ -44,7 +44,7 @@ class Exchange:
         self.key: bytes | None = b"user-1"
         self.trace: Trace | None = TRACE
         self.fields = {b"user-agent": b"curl/8", b"tracestate": b"vendor=1"}
-        self.agent = self.referer = b""
+        self.agent = self.referer = self.trace_id = b""
         vars(self).update(changes)
 
     def field(self, name: bytes) -> bytes:

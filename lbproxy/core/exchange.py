@@ -73,7 +73,8 @@ class Finished(Protocol):
     `status` 0: none was sent. `backend` "": none was chosen. `decision`: index into `ledger.DECISIONS`, -1 when not
     routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`, or "client_abort".
     `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `agent` and `referer` are the
-    request's User-Agent and Referer, b"" when there is none.
+    request's User-Agent and Referer, b"" when there is none. `trace_id` is what the backend was told, b"" when the
+    policy is to pass on what comes.
     """
 
     method: bytes
@@ -91,6 +92,7 @@ class Finished(Protocol):
     connect_us: int
     first_byte_us: int
     request_id: bytes
+    trace_id: bytes
     key: bytes | None
     client: str
     pool_name: str

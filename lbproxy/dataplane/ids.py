@@ -76,14 +76,15 @@ class Ids:
         at = self._take(_REQUEST + _TRACE)
         digits = self._digits
         request_id = exchange.request_id = digits[at : at + _REQUEST]
-        return self._lines % (request_id, digits[at + _REQUEST : at + _REQUEST + _TRACE], request_id[:_SPAN])
+        trace_id = exchange.trace_id = digits[at + _REQUEST : at + _REQUEST + _TRACE]
+        return self._lines % (request_id, trace_id, request_id[:_SPAN])
 
     def _both_lines_sampled(self, exchange: Exchange) -> bytes:
         return self.request_line(exchange) + self.trace_line(exchange)
 
     def trace_line(self, exchange: Exchange) -> bytes:
         """Begin a trace; the line for it."""
-        trace_id = self._id(_TRACE)
+        trace_id = exchange.trace_id = self._id(_TRACE)
         if self._sampled_below and int(trace_id[-16:], 16) < self._sampled_below:
             trace = exchange.trace = Trace(trace_id, b"", self._id(_SPAN), self._id(_SPAN))
             return b"traceparent: %b\r\n" % trace.traceparent
@@ -92,6 +93,7 @@ class Ids:
 
     def onward(self, exchange: Exchange, traceparent: bytes) -> bytes:
         """What goes on of a valid traceparent that came: the same, unless the request's spans are told."""
+        exchange.trace_id = traceparent[3:35]
         if not self._tells or not is_sampled(traceparent):
             exchange.trace = None
             return traceparent

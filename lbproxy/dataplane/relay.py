@@ -73,7 +73,7 @@ class Exchange:
         "downstream", "plane",
         # the request, set by the downstream side
         "agent", "client", "down", "head", "host", "is_head", "keep_alive", "key", "method", "minor",
-        "path", "referer", "request_id", "request_named", "shape", "target", "trace", "upgrade", "values",
+        "path", "referer", "request_id", "request_named", "shape", "target", "trace", "trace_id", "upgrade", "values",
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
@@ -128,6 +128,7 @@ class Exchange:
         self.pool_name = ""
         self.key: bytes | None = None
         self.decision = -1
+        self.trace_id = b""
         self.status = 0
         self.is_rechunked = False
         self.is_close_delimited = False

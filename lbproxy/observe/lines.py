@@ -34,11 +34,12 @@ _JSON: Final = (
     b'{"time":"%%b","client":"%%b","method":"%%b","host":"%%b","target":"%%b","protocol":"HTTP/1.%d","status":%d,'
     b'"pool":"%b","backend":"%b","decision":"%b","reason":"%b","attempts":%d,"request_bytes":%%d,'
     b'"response_bytes":%%d,"duration_us":%%d,"connect_us":%%b,"first_byte_us":%%b,"upgraded":%b,"request_id":"%%b",'
-    b'"user_agent":"%%b","referer":"%%b"%%b}\n'
+    b'"trace_id":"%%b","user_agent":"%%b","referer":"%%b"%%b}\n'
 )
 _COMBINED: Final = (
     b'%%b - - [%%b] "%%b %%b HTTP/1.%d" %d %%d "%%b" "%%b" "%%b" pool=%b backend=%b decision=%b reason=%b attempts=%d '
-    b'request_bytes=%%d duration_us=%%d connect_us=%%b first_byte_us=%%b request_id="%%b"%%b\n'
+    b'request_bytes=%%d duration_us=%%d connect_us=%%b first_byte_us=%%b request_id="%%b" '
+    b"trace_id=%%b%%b\n"
 )
 
 
@@ -101,7 +102,7 @@ class _Lines:
     """What the formats share: one check of all that the client chose, and the exact way round when it fails.
 
     A template is what is left of the format when the values that many exchanges share have been put in; it is learned
-    once for each combination of them (and takes 14 values where the format takes 22).
+    once for each combination of them (and takes 15 values where the format takes 23).
     """
 
     def __init__(self, with_key: bool, memo: _Memo, wall_ns: Callable[[], int]) -> None:
@@ -215,6 +216,7 @@ class JsonLines(_Lines):
             b"%d" % connect_us if connect_us >= 0 else b"null",
             b"%d" % first_byte_us if first_byte_us >= 0 else b"null",
             request_id,
+            x.trace_id,
             agent,
             referer,
             b"" if key is None else b',"key":"%b"' % key,
@@ -269,5 +271,6 @@ class CombinedLines(_Lines):
             b"%d" % connect_us if connect_us >= 0 else b"-",
             b"%d" % first_byte_us if first_byte_us >= 0 else b"-",
             request_id or b"-",
+            x.trace_id or b"-",
             b"" if key is None else b' key="%b"' % key,
         )

@@ -76,6 +76,7 @@ class Line:
     first_byte_us: int
     attempt_us: int
     trace: Trace | None
+    trace_id: bytes
 
 
 @dataclass
@@ -136,6 +137,7 @@ class Plane:
                 exchange.first_byte_us,
                 exchange.attempt_us,
                 exchange.trace,
+                exchange.trace_id,
             )
         )
 

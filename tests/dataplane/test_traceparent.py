@@ -41,6 +41,7 @@ async def test_a_request_without_a_trace_begins_one_that_nobody_samples(method: 
         assert made(b0).startswith(b"00-")
         assert made(b0).endswith(b"-00")
         assert proxy.lines[0].trace is None
+        assert proxy.lines[0].trace_id == ids_of(made(b0))[0]
 
 
 @pytest.mark.parametrize(("method", "target", "body"), WAYS)
@@ -49,6 +50,7 @@ async def test_a_trace_goes_on_as_it_came(method: str, target: str, body: bytes,
     async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
         await proxy.ask(request(method, target, b"TraceParent: %b\r\n%b" % (sent, STATE), body))
         assert made(b0) == sent
+        assert proxy.lines[0].trace_id == ids_of(sent)[0]
         assert b"TraceParent: " in b0.octets
         assert values(b0, b"tracestate") == [b"vendor=1"]
         assert len(values(b0, b"x-request-id")) == 1
@@ -91,6 +93,7 @@ async def test_with_pass_nothing_is_touched(lines: bytes) -> None:
         assert lines in b0.octets
         assert b0.octets.count(b"trace") == lines.count(b"trace")
         assert len(values(b0, b"x-request-id")) == 1
+        assert proxy.lines[0].trace_id == b""
 
 
 @pytest.mark.parametrize("traceparent", ["make", "pass"])
