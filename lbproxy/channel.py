@@ -59,7 +59,7 @@ def without_comers(states: States, known: States) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """These pools' backends are SERVING, DRAINING or OUT (`core.balance`) from now on."""
+    """These pools' backends are SERVING, DRAINING or OUT (`core.account`) from now on."""
 
     number: int
     states: States

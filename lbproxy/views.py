@@ -32,9 +32,11 @@ from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.scene import Scene, Shares
 from lbproxy.control.source import Source
 from lbproxy.control.wellbeing import Wellbeing
-from lbproxy.core.balance import DRAINING, OUT, Backend, Pool
+from lbproxy.core.account import DRAINING, OUT, Backend
+from lbproxy.core.balance import Pool
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import DECISIONS, FAILOVER, NO_KEY, OWNER, PINNED, SPILL_FULL, SPILL_HOT
+from lbproxy.core.reasons import reasons
 from lbproxy.core.ring import Ring
 from lbproxy.core.sample import Keys
 from lbproxy.core.spec import Config, PoolSpec
@@ -222,8 +224,8 @@ class Views:
         hot = found.account.hot.hot.get(h)
         pin = found.pinned(key)
         words = self.being.pools[pool].words
-        reasons = found.explain(h)
-        told = zip(reasons[:most], islice(self._steps(found, h), most), strict=True)
+        listed = reasons(found, h)
+        told = zip(listed[:most], islice(self._steps(found, h), most), strict=True)
         return {
             "pool": pool,
             "key": key.decode("utf-8", "backslashreplace"),
@@ -242,7 +244,7 @@ class Views:
                 "why": why,
             },
             "preference": [_preference(found, each, reason, words[each.name], step) for (each, reason), step in told],
-            "further": max(0, len(reasons) - most),
+            "further": max(0, len(listed) - most),
         }
 
     @staticmethod

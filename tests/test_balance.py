@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lbproxy.core.balance import DRAINING, OUT, SERVING, Account, Backend, Pool
+from lbproxy.core.account import DRAINING, OUT, SERVING, Account, Backend
+from lbproxy.core.balance import Pool
 from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import (
@@ -25,6 +26,7 @@ from lbproxy.core.ledger import (
     SPILL_HOT,
     row_width,
 )
+from lbproxy.core.reasons import reasons
 from lbproxy.core.recency import SLOTS, Recency
 from lbproxy.core.spec import Address, BackendSpec, BoundedLoad, HotKeys, Pin, PoolSpec
 
@@ -712,7 +714,7 @@ def test_explain_agrees_with_pick(
 
 
 def check_explanation(pool: Pool, h: int) -> None:
-    explained = pool.explain(h)
+    explained = reasons(pool, h)
     assert names(backend for backend, _ in explained) == names(pool.walk(h))
     may = [backend for backend, reason in explained if reason.endswith("may serve")]
     backend, decision = pool.pick(h)
@@ -734,7 +736,7 @@ def check_explanation(pool: Pool, h: int) -> None:
             assert slots is None or pool.account.load(each) < slots
         elif reason.startswith("at its bound"):
             assert int(reason.split()[-2]) <= pool.account.load(each)
-            assert not pool._bound.has_room(each.member, pool.account.load(each), total)
+            assert not pool.bound.has_room(each.member, pool.account.load(each), total)
 
 
 class Balancing(RuleBasedStateMachine):
@@ -771,7 +773,7 @@ class Balancing(RuleBasedStateMachine):
         assert backend.eligible
         assert before[backend.name] < backend.limit
         assert (decision == OWNER) <= (backend is pool.owner(h) or h in account.hot.reach)
-        slots = pool._bound.slots(backend.member, account.total_with_one_more())
+        slots = pool.bound.slots(backend.member, account.total_with_one_more())
         is_limited = any(each.limit < 1000 for each in pool.backends.values())
         if slots is not None and not is_limited:
             assert before[backend.name] < slots, "the bound holds, strictly"
@@ -829,7 +831,7 @@ class Balancing(RuleBasedStateMachine):
         for pool in self.pools:
             total = pool.account.total_with_one_more()
             for backend in pool.backends.values():
-                slots = pool._bound.slots(backend.member, total)
+                slots = pool.bound.slots(backend.member, total)
                 if backend.eligible and backend.weight and slots is not None:
                     assert slots >= 1
 

@@ -15,7 +15,7 @@ from typing import Any
 import uvloop
 
 from lbproxy.control.config import loads
-from lbproxy.core.balance import DRAINING, OUT, SERVING
+from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import POOL_IN_FLIGHT
 from lbproxy.core.spec import Address, Config

@@ -8,7 +8,7 @@ import pytest
 
 from lbproxy.control.overrides import Override, Overrides, What
 from lbproxy.control.pool_state import Change, Flip, PoolState, effective_weights
-from lbproxy.core.balance import DRAINING, OUT, SERVING
+from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.forge import build_ring
 from lbproxy.core.moves import moved
 from lbproxy.core.ring import Ring

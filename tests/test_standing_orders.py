@@ -11,7 +11,7 @@ import pytest
 from lbproxy.channel import States, without_comers
 from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.wellbeing import Mandate
-from lbproxy.core.balance import DRAINING, OUT, SERVING
+from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.pieces import Pieces
 from lbproxy.ease import AT_ONCE
 from lbproxy.observe.journal import Fields, Journal, Level

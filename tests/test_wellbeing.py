@@ -11,7 +11,7 @@ import pytest
 from lbproxy.control.config import loads
 from lbproxy.control.overrides import Override
 from lbproxy.control.wellbeing import Mandate, States, Traffic, Wellbeing
-from lbproxy.core.balance import DRAINING, OUT, SERVING
+from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.spec import Config, Ejection
 from lbproxy.observe.journal import Fields, Journal, Level
 

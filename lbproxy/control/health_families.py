@@ -11,7 +11,8 @@ from lbproxy.control.probes import RESULTS
 from lbproxy.control.ring_changes import Change
 from lbproxy.control.scene import Scene, expected_shares
 from lbproxy.control.wellbeing import EJECTION_REASONS, Tally
-from lbproxy.core.balance import SERVING, Backend, Pool
+from lbproxy.core.account import SERVING, Backend
+from lbproxy.core.balance import Pool
 from lbproxy.core.health import STATES
 from lbproxy.core.ledger import BACKEND_IN_FLIGHT
 from lbproxy.observe.metrics import Family, Labels

@@ -2,7 +2,7 @@
 
 Facts come in (checks, live results, what the operator decided, time), and two things follow from them, together:
 
-    state    of each backend: SERVING, DRAINING or OUT, as `core.balance` has them
+    state    of each backend: SERVING, DRAINING or OUT, as `core.account` has them
     weight   of each backend: how many tokens it has on the ring now
 
 The weight that is *wanted* is the override's or else the file's. The *effective* one may differ for a while:
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lbproxy.control.overrides import Overrides
-from lbproxy.core.balance import DRAINING, OUT, SERVING
+from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.health import RAMP_STEPS, Damping, PoolHealth, ramp
 from lbproxy.core.pace import LEAST_PAUSE_S, Pace, rounded
 from lbproxy.core.spec import BackendSpec, PoolSpec

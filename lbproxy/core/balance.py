@@ -10,279 +10,48 @@ weight that is below its fair share; the seats between the fair share and the bo
 With `mode: spill` R stays 1: the hot key leaves its owner when that is at its fair share. In both modes a cold key is
 treated as if no key were hot.
 
-What is in flight is counted machine-wide: a worker's own count is exact, and those of the other workers are read from
-their cells when the question is asked.
-
-A `Backend` outlives the snapshots that name it, so what is in flight is known across reloads. A `Pool` belongs to the
-snapshots that agree on it.
+What the backends hold is in accounts (`core/account.py`), which outlive snapshots; a `Pool` belongs to the snapshots
+that agree on it. `core/reasons.py` puts the same questions into words.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final, final
 
+from lbproxy.core.account import DRAINING, OUT, SERVING, Account, Backend
 from lbproxy.core.affinity import KeyFinder, key_finder
-from lbproxy.core.bound import Bound, Smoothed, exact
+from lbproxy.core.bound import Bound, exact
 from lbproxy.core.cookies import CookieAffinity
-from lbproxy.core.hashing import hash_key
-from lbproxy.core.homes import Homes
-from lbproxy.core.hotkeys import HotKeys, Meter, Parts
-from lbproxy.core.ledger import (
-    BACKEND_IN_FLIGHT,
-    CODE_CLASSES,
-    FAILOVER,
-    NO_KEY,
-    OWNER,
-    POOL_IN_FLIGHT,
-    POOL_REQUESTS,
-    SPILL_FULL,
-    SPILL_HOT,
-    Cells,
-)
+from lbproxy.core.ledger import BACKEND_IN_FLIGHT, FAILOVER, NO_KEY, OWNER, SPILL_FULL, SPILL_HOT
 from lbproxy.core.pieces import at_once
-from lbproxy.core.recency import Recency
 from lbproxy.core.retry import RetryBudget, RetryPolicy
 from lbproxy.core.ring import Ring
 from lbproxy.core.rings import Rings, rings_in_pieces
-from lbproxy.core.sample import KeySample
-from lbproxy.core.sketch import Table, merged, read_table, write_table
-from lbproxy.core.spec import BackendSpec, Pin, PoolSpec, UpstreamConnections
-from lbproxy.core.tally import Tally
-
-# What the control plane says of a backend.
-SERVING: Final = 0
-DRAINING: Final = 1  # nothing new, but sessions that are known to be here may stay
-OUT: Final = 2  # down, ejected or not yet known
-
-_NO_LIMIT: Final = 1 << 62
-
-
-@final
-class Backend:
-    """The account of one backend in one worker. `row` is where its cells start, `member` its number on the ring.
-
-    `idle` holds its idle connections, the one used last at the right end; only the data plane looks into it. `keep`
-    says how many of them and for how long, None when the backend is in no pool any more. `errors` counts failures in a
-    row. `salt` goes into the marks of the sessions that live there. `served` is the virtual time of the balance for
-    requests without a key: requests served over weight. Of its `in_flight`, `tunnel_seats` are what its `tunnels` count
-    as. `tally` is for the data plane to gather in.
-    """
-
-    __slots__ = (
-        # for its life
-        "address", "name", "salt",
-        # from the configuration and the control plane
-        "eligible", "keep", "limit", "member", "most_connections", "row", "spec", "state", "weight",
-        # the account
-        "connections", "errors", "idle", "in_flight", "served", "tally", "tunnel_seats", "tunnels",
-    )  # fmt: skip
-
-    def __init__(self, spec: BackendSpec, row: int, weight: float) -> None:
-        self.name: Final = spec.name
-        self.salt: Final = hash_key(spec.name.encode())
-        self.address = spec.address
-        self.state = SERVING
-        self.eligible = False
-        self.member = -1
-        self.in_flight = 0
-        self.tunnels = 0
-        self.tunnel_seats = 0
-        self.connections = 0
-        self.errors = 0
-        self.served = 0.0
-        self.tally: Final = Tally()
-        self.idle: deque[object] = deque()
-        self.keep: UpstreamConnections | None = None
-        self.take_over(spec, row, weight)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether exchanges or tunnels go on here."""
-        return self.in_flight > 0 or self.tunnels > 0
-
-    def take_over(self, spec: BackendSpec, row: int, weight: float) -> None:
-        """Go on under a new specification of the same name. `weight` is the effective one."""
-        self.spec = spec
-        if self.address != spec.address:
-            self.address = spec.address
-        self.row = row
-        self.weight = weight
-        self.count_connections()
-
-    def count_connections(self) -> None:
-        """Let `limit` follow what is open here: an exchange has one connection and so has a tunnel, and an idle one is
-        used before another is opened. With as many as there may be, nothing more can be placed here."""
-        spec = self.spec
-        self.limit = spec.max_in_flight if spec.max_in_flight is not None else _NO_LIMIT
-        self.most_connections = spec.max_connections
-        open_now = self.in_flight - self.tunnel_seats + self.tunnels
-        if self.most_connections is not None and open_now >= self.most_connections:
-            self.limit = 0
-
-
-@final
-class Account:
-    """A pool's traffic in one worker: what is in flight here and in the other workers, and which keys are hot.
-
-    It outlives snapshots. `cells` is the worker's own slab and `peers` those of the others; `row` and `sketch_row` are
-    where the pool's cells and its table of hottest keys start. `level` is what the pool held machine-wide, smoothed, at
-    the last tick. `sessions` is the memory of keys seen, when sessions may stay on a draining backend, `sample` a fair
-    part of those keys, `homes` where users with an open tunnel are, when they are pinned. `waiting` holds the exchanges
-    that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them. `leaving` are
-    backends that are in the pool no more and hold something still, by name.
-    """
-
-    __slots__ = (
-        "_held", "_held_elsewhere", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "leaving", "level",
-        "meter", "peers", "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
-        self.cells: Final = cells
-        self.peers: Final = peers
-        self.row = row
-        self.sketch_row = sketch_row
-        self.in_flight = 0
-        self.meter: Final = Meter()
-        self.hot: Final = HotKeys()
-        self.seen: Final[Callable[[int], None]] = self.meter.seen.append
-        self._held: Final = self.meter.held
-        self._held_elsewhere: Final[dict[int, int]] = {}
-        self.sessions: Recency | None = None
-        self.sample: Final = KeySample()
-        self.homes: Homes | None = None
-        self.leaving: dict[str, Backend] = {}
-        self.waiting: Final[deque[object]] = deque()
-        self.tunnels: Final[set[object]] = set()
-        self.budget = RetryBudget(0.0, 0)
-        self._smoothed: Final = Smoothed()
-        self.level = 0
-
-    def load(self, backend: Backend) -> int:
-        """What a backend holds machine-wide."""
-        load = backend.in_flight
-        for cells in self.peers:
-            load += cells[backend.row + BACKEND_IN_FLIGHT]
-        return load
-
-    def total_with_one_more(self) -> int:
-        """What the pool holds machine-wide and smoothed, the exchange being placed included. It is as fresh as `load`:
-        a backend held against a total of a moment ago would seem full when little is going on."""
-        total = self.in_flight + 1
-        for cells in self.peers:
-            total += cells[self.row + POOL_IN_FLIGHT]
-        return self.level if self.level > total else total
-
-    def acquire(self, backend: Backend, h: int) -> None:
-        """Take a seat at a backend for key hash `h` (-1: no key)."""
-        backend.in_flight += 1
-        self.in_flight += 1
-        cells = self.cells
-        cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
-        if self.peers:
-            cells[self.row + POOL_IN_FLIGHT] = self.in_flight
-        if h >= 0:  # the same as meter.acquire, without a call
-            held = self._held
-            held[h] = held.get(h, 0) + 1
-        if backend.most_connections is not None:
-            backend.count_connections()
-
-    def release(self, backend: Backend, h: int) -> None:
-        """Give a seat back, exactly once for each `acquire`."""
-        backend.in_flight -= 1
-        self.in_flight -= 1
-        cells = self.cells
-        cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
-        if self.peers:
-            cells[self.row + POOL_IN_FLIGHT] = self.in_flight
-        if backend.most_connections is not None:
-            backend.count_connections()
-        if h >= 0:
-            held = self._held
-            seats = held[h] - 1
-            if seats:
-                held[h] = seats
-            else:
-                del held[h]
-
-    def begin_tunnel(self, backend: Backend, h: int, weight: float) -> None:
-        """An exchange has become a tunnel: it gives its seat back, and all the backend's tunnels together count as
-        `weight` seats each, rounded down."""
-        self.release(backend, h)
-        backend.tunnels += 1
-        self.count_tunnels(backend, weight)
-
-    def end_tunnel(self, backend: Backend, weight: float) -> None:
-        """A tunnel has ended."""
-        backend.tunnels -= 1
-        self.count_tunnels(backend, weight)
-
-    def count_tunnels(self, backend: Backend, weight: float) -> None:
-        """Bring the seats of a backend's tunnels up to date."""
-        seats = int(round(weight * backend.tunnels, 6))
-        by = seats - backend.tunnel_seats
-        if by:
-            backend.tunnel_seats = seats
-            backend.in_flight += by
-            self.in_flight += by
-            self.cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
-            self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
-        backend.count_connections()
-
-    def held_by_key(self, h: int) -> int:
-        """What a key holds machine-wide: exact here, and as of the last tick elsewhere (hottest keys only)."""
-        return self._held.get(h, 0) + self._held_elsewhere.get(h, 0)
-
-    def tick(self, now: float, spec: PoolSpec, parts: Parts) -> None:
-        """Smooth the level, measure the keys, and judge which are hot, where `parts` says how much the backends of a
-        key can carry. Called on the coarse timer."""
-        elsewhere = sum([cells[self.row + POOL_IN_FLIGHT] for cells in self.peers])
-        self.level = self._smoothed.update(self.in_flight + elsewhere, now)
-        self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
-        self.sample.note(self.meter.seen, now)
-        if spec.hot_keys.mode == "off" and spec.hot_keys.max_in_flight is None:
-            self.meter.seen.clear()
-            return
-        table = self.meter.fold(now)
-        write_table(self.cells, self.sketch_row, table)
-        others = self._tables_of_peers(now)
-        self._held_elsewhere.clear()
-        self._held_elsewhere.update({row.key: row.held for row in merged(others).rows if row.held})
-        bound = spec.bounded_load
-        self.hot.judge(now, [table, *others], parts, bound.factor, bound.min_gap)
-
-    def requests(self) -> int:
-        """The running count of requests that this worker has answered, for the retry budget."""
-        return sum([self.cells[self.row + POOL_REQUESTS + code] for code in range(len(CODE_CLASSES))])
-
-    def _tables_of_peers(self, now: float) -> list[Table]:
-        """What the other workers that live have published."""
-        tables = [read_table(cells, self.sketch_row) for cells in self.peers]
-        return [table for table in tables if table is not None and not table.is_stale(now)]
+from lbproxy.core.spec import Pin, PoolSpec
 
 
 @final
 class Pool:
     """What the data plane reads of a pool. `_owners` stands beside `_tokens`, with one more at the end to wrap.
 
-    `home` are the backends of the proxy's own zone when the pool prefers them, else all. `reach` says of each hot key
-    over how many backends it is spread.
+    `_at_home` names the backends of the proxy's own zone when the pool prefers them, else none. `bound` says who has
+    room. `reach` says of each hot key over how many backends it is spread, when the pool `spreads` them; of a pool that
+    treats hot keys like others it is empty.
     """
 
     __slots__ = (
         # from the configuration
-        "_at_home", "_by_member", "_home_ring", "_members", "_owners", "_pins", "_prefixes", "_shift", "_spreads",
-        "_starts", "_tokens",
+        "_at_home", "_by_member", "_home_ring", "_members", "_owners", "_pins", "_prefixes", "_shift", "_starts",
+        "_tokens",
         "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "retry", "ring", "rings",
-        "row", "spec",
+        "row", "spec", "spreads",
         # from the control plane
-        "_bound", "eligible", "is_panicking",
+        "bound", "eligible", "is_panicking",
         # the traffic
-        "_reach", "_replicas", "account",
+        "_replicas", "account", "reach",
     )  # fmt: skip
 
     ring: Ring
@@ -338,10 +107,10 @@ class Pool:
         self.has_guides: Final = bool(spec.pins) or cookie is not None or spec.on_move == "pin"
         self.key_limit: Final = spec.hot_keys.max_in_flight
         self.first_byte_s: Final = spec.timeout.first_byte
-        self._spreads: Final = spec.hot_keys.mode == "spread"
-        self._reach: Final = account.hot.reach if spec.hot_keys.mode != "off" else {}
+        self.spreads: Final = spec.hot_keys.mode == "spread"
+        self.reach: Final = account.hot.reach if spec.hot_keys.mode != "off" else {}
         self._replicas: Final[dict[int, tuple[Backend, ...]]] = {}
-        self._bound = Bound([])
+        self.bound = Bound([])
         self.eligible = 0
         self.is_panicking = False
         self.adopt({})
@@ -368,7 +137,7 @@ class Pool:
         self.eligible = len(eligible)
         bounded = self.spec.bounded_load
         weights = [backend.weight if backend.eligible else 0.0 for backend in self._by_member]
-        self._bound = Bound(weights, bounded.factor, bounded.min_gap, self._wholes())
+        self.bound = Bound(weights, bounded.factor, bounded.min_gap, self._wholes())
         self._replicas.clear()
 
     def _wholes(self) -> list[Fraction] | None:
@@ -396,7 +165,7 @@ class Pool:
         bucket = h >> self._shift  # the same as ring.locate, without a call
         starts = self._starts
         owner = self._members[owners[bisect_left(self._tokens, h, starts[bucket], starts[bucket + 1])]]
-        if owner.eligible and (not self._reach or h not in self._reach):
+        if owner.eligible and (not self.reach or h not in self.reach):
             account = self.account
             load = owner.in_flight
             for cells in account.peers:
@@ -406,7 +175,7 @@ class Pool:
             total = account.in_flight + 1
             if account.level > total:
                 total = account.level
-            if load < owner.limit and self._bound.has_room(owner.member, load, total):
+            if load < owner.limit and self.bound.has_room(owner.member, load, total):
                 return owner, OWNER
         return self._look_further(h, owner)
 
@@ -416,8 +185,8 @@ class Pool:
             residence = self.residence(h)
             if residence is not None and account.load(residence) < residence.limit:
                 return residence, OWNER if residence is owner else FAILOVER
-        if h in self._reach:
-            backend = self._of_hot(h, self._reach[h] if self._spreads else 1)
+        if h in self.reach:
+            backend = self._of_hot(h, self.reach[h] if self.spreads else 1)
             if backend is not None:
                 if not owner.eligible:
                     return backend, FAILOVER
@@ -431,7 +200,7 @@ class Pool:
             load = account.load(backend)
             if load >= backend.limit:
                 continue
-            if self._bound.has_room(backend.member, load, total):
+            if self.bound.has_room(backend.member, load, total):
                 return backend, FAILOVER if is_owner_out else OWNER if backend is owner else SPILL_FULL
             if fallback is None:
                 fallback = backend
@@ -447,7 +216,7 @@ class Pool:
         replicas = self._replicas_of(h)
         account = self.account
         total = account.total_with_one_more()
-        below_share = self._bound.below_share
+        below_share = self.bound.below_share
         best: Backend | None = None
         best_load = 0.0
         for backend in replicas[:reach]:
@@ -538,7 +307,7 @@ class Pool:
                 for each in self.backends.values()
                 if each.name in self._at_home
                 and each not in tried
-                and self._bound.has_room(each.member, load(each), total)
+                and self.bound.has_room(each.member, load(each), total)
             ]
         )
 
@@ -571,7 +340,7 @@ class Pool:
 
     def slots(self, backend: Backend) -> int | None:
         """How many exchanges a backend may hold at present, by the bound and by its own limit; None: any number."""
-        slots = self._bound.slots(backend.member, self.account.total_with_one_more())
+        slots = self.bound.slots(backend.member, self.account.total_with_one_more())
         limit = backend.spec.max_in_flight
         return limit if slots is None else slots if limit is None else min(slots, limit)
 
@@ -616,7 +385,7 @@ class Pool:
     def tick(self, now: float) -> None:
         """Bring the account up to date. Called on the coarse timer."""
         self.account.tick(now, self.spec, self._parts)
-        if len(self._replicas) > len(self._reach):
+        if len(self._replicas) > len(self.reach):
             self._replicas.clear()
         if self.account.sessions is not None:
             self.account.sessions.tick(now)
@@ -624,54 +393,4 @@ class Pool:
     def _parts(self, h: int) -> Iterator[float]:
         """The eligible backends' parts of the weight, along the key's list."""
         for backend in self.replicas(h):
-            yield self._bound.share(backend.member)
-
-    # The explanation.
-
-    def explain(self, h: int) -> list[tuple[Backend, str]]:
-        """The whole preference list, each backend with the reason why it would or would not serve the key now. The
-        reasons of those that would end in "may serve"; of these the first does, or of a hot key's the least loaded."""
-        total = self.account.total_with_one_more()
-        residence = self.residence(h)
-        hot = self._reasons_of_hot(h, total) if h in self._reach else {}
-        return [
-            (each, self._obstacle(each, each is residence) or hot.get(each) or self._reason_of_room(each, total))
-            for each in self.walk(h)
-        ]
-
-    def _obstacle(self, backend: Backend, is_residence: bool) -> str:
-        """What speaks against a backend whatever the bound says, or for one that drains; "" nothing."""
-        if not backend.eligible and backend.state != DRAINING:
-            return "not eligible"
-        if self.account.load(backend) >= backend.limit:
-            if backend.limit:
-                return f"at its max_in_flight of {backend.limit}"
-            return f"at its max_connections of {backend.most_connections}"
-        if not backend.eligible:
-            return "draining, but the session is known: may serve" if is_residence else "draining"
-        return ""
-
-    def _reasons_of_hot(self, h: int, total: int) -> dict[Backend, str]:
-        """Of each eligible backend of a hot key; none when all are at their fair shares, and the bound decides."""
-        reach = self._reach[h] if self._spreads else 1
-        replicas = self._replicas_of(h)
-        below = {
-            each
-            for each in replicas
-            if (load := self.account.load(each)) < each.limit and self._bound.below_share(each.member, load, total)
-        }
-        if not below:
-            return {}
-        is_full = not below.intersection(replicas[:reach])
-        following = next(each for each in replicas if each in below) if is_full else None
-        reasons = dict.fromkeys(replicas, "hot key: at its fair share")
-        reasons.update({each: "not among the backends of this hot key" for each in replicas[reach:] if each in below})
-        reasons.update({each: "hot key: may serve" for each in replicas[:reach] if each in below})
-        if following is not None:
-            reasons[following] = "hot key, and those before are at their fair share: may serve"
-        return reasons
-
-    def _reason_of_room(self, backend: Backend, total: int) -> str:
-        if not self._bound.has_room(backend.member, self.account.load(backend), total):
-            return f"at its bound of {self._bound.slots(backend.member, total)} slots"
-        return "may serve"
+            yield self.bound.share(backend.member)

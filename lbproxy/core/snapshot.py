@@ -12,7 +12,8 @@ from typing import final
 
 from xxhash import xxh3_64_hexdigest
 
-from lbproxy.core.balance import Account, Backend, Pool
+from lbproxy.core.account import Account, Backend
+from lbproxy.core.balance import Pool
 from lbproxy.core.homes import Homes
 from lbproxy.core.ledger import Cells, RowKey
 from lbproxy.core.pieces import Pieces, at_once

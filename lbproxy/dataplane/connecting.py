@@ -8,7 +8,7 @@ from lbproxy.core.health import OUR_ERRORS
 from lbproxy.dataplane.upstream import Upstream
 
 if TYPE_CHECKING:
-    from lbproxy.core.balance import Backend
+    from lbproxy.core.account import Backend
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
 

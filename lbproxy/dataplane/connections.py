@@ -10,7 +10,7 @@ from lbproxy.dataplane.connecting import connect
 from lbproxy.dataplane.upstream import Upstream
 
 if TYPE_CHECKING:
-    from lbproxy.core.balance import Backend
+    from lbproxy.core.account import Backend
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
 

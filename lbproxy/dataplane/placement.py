@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lbproxy.core.balance import OUT
+from lbproxy.core.account import OUT
 from lbproxy.core.cookies import CookieAffinity
 from lbproxy.core.exchange import NONE
 from lbproxy.core.ledger import PINNED, RETRY
 from lbproxy.dataplane.deadlines import DUE_SEAT
 
 if TYPE_CHECKING:
-    from lbproxy.core.balance import Backend, Pool
+    from lbproxy.core.account import Backend
+    from lbproxy.core.balance import Pool
     from lbproxy.dataplane.relay import Exchange
 
 

@@ -9,7 +9,8 @@ from email.utils import formatdate
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final, cast, final
 
-from lbproxy.core.balance import Backend, Pool
+from lbproxy.core.account import Backend
+from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Traced
 from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
 from lbproxy.core.ledger import Cells

@@ -49,7 +49,8 @@ from lbproxy.dataplane.settling import settle
 from lbproxy.dataplane.upstream import CLOSED_EARLY, PROTOCOL, RESET
 
 if TYPE_CHECKING:
-    from lbproxy.core.balance import Backend, Pool
+    from lbproxy.core.account import Backend
+    from lbproxy.core.balance import Pool
     from lbproxy.dataplane.relay import Exchange
 
 # Indexes into ledger.UPSTREAM_ERRORS and ledger.RETRY_REASONS.

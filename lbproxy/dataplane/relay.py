@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-from lbproxy.core.balance import Backend, Pool
+from lbproxy.core.account import Backend
+from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import BODY, BROKEN, CONNECTING, DONE, FINISHED, GONE, IDLE, NONE, RESPONDING, SENDING
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.headers import (

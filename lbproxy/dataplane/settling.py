@@ -21,7 +21,8 @@ from lbproxy.core.ledger import (
 )
 
 if TYPE_CHECKING:
-    from lbproxy.core.balance import Backend, Pool
+    from lbproxy.core.account import Backend
+    from lbproxy.core.balance import Pool
     from lbproxy.dataplane.relay import Exchange
 
 # Which column of route_spills_total a decision counts into: hot, full, failover or pinned.

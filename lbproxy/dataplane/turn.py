@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, final
 from lbproxy.core.ledger import Cells
 
 if TYPE_CHECKING:
-    from lbproxy.core.balance import Backend, Pool
+    from lbproxy.core.account import Backend
+    from lbproxy.core.balance import Pool
     from lbproxy.dataplane.downstream import Downstream
     from lbproxy.dataplane.upstream import Upstream
 

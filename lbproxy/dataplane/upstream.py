@@ -18,7 +18,7 @@ from lbproxy.dataplane.answer import Answer
 from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder
 
 if TYPE_CHECKING:
-    from lbproxy.core.balance import Backend
+    from lbproxy.core.account import Backend
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
     from lbproxy.dataplane.tunnel import Tunnel

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol, final
 
-from lbproxy.core.balance import OUT, Account, Backend, Pool
+from lbproxy.core.account import OUT, Account, Backend
+from lbproxy.core.balance import Pool
 from lbproxy.core.ledger import FAILOVER, PINNED, SPILL_FULL, RowKey, RowKind, row_width
 from lbproxy.core.spec import PoolSpec, Queue
 

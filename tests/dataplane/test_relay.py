@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from lbproxy.core import ledger
-from lbproxy.core.balance import DRAINING, OUT, SERVING
+from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import (
     AffinityCookie,

@@ -11,7 +11,8 @@ from lbproxy.control.overrides import Override
 from lbproxy.control.pins import SetPin
 from lbproxy.control.ring_changes import Change
 from lbproxy.control.scene import Scene, expected_shares
-from lbproxy.core.balance import SERVING, Backend, Pool
+from lbproxy.core.account import SERVING, Backend
+from lbproxy.core.balance import Pool
 from lbproxy.core.ledger import (
     BACKEND_ACTIVE,
     BACKEND_IDLE,
