@@ -83,7 +83,7 @@ class Downstream:
     def __init__(self, plane: Plane, listener: Listener) -> None:
         self.plane: Final = plane
         self.listener: Final = listener
-        self.exchange: Final = Exchange(self, plane)
+        self.exchange = Exchange(self, plane)
         self.peer = ""
         self.snapshot = plane.snapshot
         self.is_trusted = False
@@ -177,6 +177,12 @@ class Downstream:
         elif self.mode != LINGER:
             client_left(self.exchange)
         self.mode = LINGER
+        # A connection and its exchange make a circle, which only the garbage collector could free: 6 % of all CPU time
+        # with a connection for each request. So the circle is cut; one ended exchange will do for all that are gone.
+        plane = self.plane
+        if plane.ended is None:
+            plane.ended = self.exchange
+        self.exchange = plane.ended
 
     def pause_writing(self) -> None:
         self.write_paused = True

@@ -38,6 +38,7 @@ class Plane:
         "date_line",
         "date_second",
         "draining",
+        "ended",
         "host_names",
         "ids",
         "loop",
@@ -74,6 +75,8 @@ class Plane:
         self.responses: Final = ResponseParser()
         self.tasks: Final[set[asyncio.Task[None]]] = set()
         self.draining = False
+        # Some exchange that has ended, with a client that is gone.
+        self.ended: Exchange | None = None
         # Host values that have been found valid, and the name in them.
         self.host_names: Final[dict[bytes, bytes]] = {}
         self.ids: Final = Ids(snapshot.headers, snapshot.tracing)

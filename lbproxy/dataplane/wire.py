@@ -304,18 +304,16 @@ class ChunkedDecoder:
     or trailers are refused.
     """
 
-    __slots__ = ("_body", "_done", "_is_request", "_is_skipping", "_limit", "_overhead", "_parser", "_tail", "trailers")
+    __slots__ = ("_is_request", "_is_skipping", "_limit", "_overhead", "_parser", "_sink", "_tail", "trailers")
 
     def __init__(self, is_request: bool, limit: int = 16384) -> None:
-        self._body: list[bytes] = []
         self._is_request = is_request
-        self._done = False
         self._is_skipping = False
         self._limit = limit
         self._overhead = 0
         self._tail = b""
-        self.trailers: list[tuple[bytes, bytes]] = []
-        sink = _ChunkSink(self)
+        sink = self._sink = _ChunkSink()
+        self.trailers: Final = sink.trailers
         self._parser: _Parser
         if is_request:
             self._parser = httptools.HttpRequestParser(sink)
@@ -329,7 +327,8 @@ class ChunkedDecoder:
         """Feed octets of the body. Returns the payload in them, and how many octets were used if the body has ended
         (the rest belongs to what follows) or -1 if it has not. Raises `BadMessage`."""
         start = 0
-        body = self._body = []
+        sink = self._sink
+        body = sink.body = []
         while True:
             stop = self._next_empty_line(data, start)
             if self._is_skipping:
@@ -344,7 +343,7 @@ class ChunkedDecoder:
                     self.trailers.clear()
                     return body, self._skip_trailers(data, stop)
                 raise BadMessage(400, "bad_request", _error_of(error)) from None
-            if self._done:
+            if sink.is_done:
                 return body, stop
             self._overhead = self._overhead + len(piece) if len(body) == before else 0
             if self._overhead > self._limit:
@@ -380,18 +379,21 @@ class ChunkedDecoder:
         found = data.find(END_OF_HEAD, start)
         return found + 4 if found >= 0 else len(data)
 
-    def take_body(self, data: bytes) -> None:
-        self._body.append(data)
-
-    def end(self) -> None:
-        self._done = True
-
 
 class _ChunkSink:
-    def __init__(self, decoder: ChunkedDecoder) -> None:
-        self.on_body: Callable[[bytes], object] = decoder.take_body
-        self.on_message_complete: Callable[[], object] = decoder.end
-        self._trailers = decoder.trailers
+    """What the parser of a chunked body calls. It knows nothing of its decoder: with a circle between them only the
+    garbage collector could free the two and the parser."""
+
+    def __init__(self) -> None:
+        self.body: list[bytes] = []
+        self.trailers: list[tuple[bytes, bytes]] = []
+        self.is_done = False
+
+    def on_body(self, data: bytes) -> None:
+        self.body.append(data)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._trailers.append((name, value))
+        self.trailers.append((name, value))
+
+    def on_message_complete(self) -> None:
+        self.is_done = True
