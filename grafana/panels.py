@@ -76,17 +76,8 @@ def word_for_nothing(text: str) -> Json:
 
 def override(name: str, **properties: Any) -> Json:
     """Properties of the series or column of that name; `__` in a property stands for a dot."""
-    return _override({"id": "byName", "options": name}, properties)
-
-
-def override_like(pattern: str, **properties: Any) -> Json:
-    """Properties of all series whose name matches a regular expression."""
-    return _override({"id": "byRegexp", "options": pattern}, properties)
-
-
-def _override(matcher: Json, properties: Mapping[str, Any]) -> Json:
     made = [{"id": key.replace("__", "."), "value": value} for key, value in properties.items()]
-    return {"matcher": matcher, "properties": made}
+    return {"matcher": {"id": "byName", "options": name}, "properties": made}
 
 
 def fixed(color: str) -> Json:

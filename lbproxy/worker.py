@@ -62,7 +62,6 @@ class Worker:
     """What one worker holds, from its first order to its last exchange."""
 
     def __init__(self, slot: int, control: socket.socket, slabs: Slabs, loop: asyncio.AbstractEventLoop) -> None:
-        self._slot = slot
         self._cells = slabs.cells[slot]
         self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
         self._loop = loop

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import subprocess
@@ -127,10 +126,6 @@ class Browser:
         """What the browser's console has said since the last call: errors of scripts, refusals of the policy."""
         entries: list[dict[str, Any]] = self._ask("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in entries if entry["level"] in ("WARNING", "SEVERE")]
-
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        shot = self.devtools("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": whole})
-        path.write_bytes(base64.b64decode(shot["data"]))
 
 
 def until_true(ask: Callable[[], Any], bound_s: float, what: str) -> Any:

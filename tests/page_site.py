@@ -32,7 +32,6 @@ class Site:
         self.patches: list[dict[str, Any]] = []
         self.is_broken = False
         self._ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
-        self._over = threading.Event()
         self._stop: asyncio.Event | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 

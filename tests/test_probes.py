@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,6 @@ from lbproxy.control.probes import BODY_BYTES, RESULTS, Prober, Target, check
 from lbproxy.core.spec import Address, BackendSpec, Config, Health, PoolSpec
 
 HTTP = Health(kind="http", timeout=2.0)
-Handle = Callable[[bytes], Awaitable[bytes]]
 
 
 class Backend:

@@ -19,7 +19,6 @@ from lbproxy.observe.metrics import Family, Labels
 
 HOT_RANKS: Final = 10
 
-
 # Every backend with its pool and its labels.
 _Backends = Sequence[tuple[Pool, Backend, Labels]]
 
