@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lbproxy.core.health import RAMP_STEPS, STATES, Damping, PoolHealth, is_success, ramp
-from lbproxy.core.ledger import UPSTREAM_ERRORS
+from lbproxy.core.health import RAMP_STEPS, STATES, Damping, PoolHealth, ramp
 from lbproxy.core.spec import Ejection, Health
 
 PROBES = Health(kind="http", rise=2, fall=3)
@@ -150,14 +149,14 @@ class TestFlaps:
 class TestEjection:
     POLICY = Ejection(consecutive_errors=3, base=10, max=60, max_share=0.5)
 
-    def fail(self, pool: PoolHealth, times: int, now: float, name: str = "b0") -> list[bool]:
-        return [pool.observe_result(name, False, now) for _ in range(times)]
+    RATE = Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20)
 
-    def test_so_many_errors_in_a_row(self) -> None:
+    def results(self, pool: PoolHealth, results: list[bool], now: float) -> list[bool]:
+        return [pool.observe_counts("b0", int(ok), int(not ok), now) for ok in results]
+
+    def test_for_so_long_after_a_streak(self) -> None:
         pool = pool_of(4, ejection=self.POLICY)
-        assert self.fail(pool, 2, 1.0) == [False, False]
-        assert not pool.observe_result("b0", True, 1.0)
-        assert self.fail(pool, 3, 1.0) == [False, False, True]
+        assert pool.observe_streak("b0", 1.0)
         assert pool.backends["b0"].state(10.9) == "ejected"
         assert pool.advance(1.0) == 11.0
         assert pool.serving(11.0) == {"b0", "b1", "b2", "b3"}
@@ -166,81 +165,82 @@ class TestEjection:
         pool = pool_of(4, ejection=self.POLICY)
         now, spans = 1.0, []
         for _ in range(5):
-            self.fail(pool, 3, now)
+            pool.observe_streak("b0", now)
             spans.append(pool.backends["b0"].ejected_until - now)
             now = pool.backends["b0"].ejected_until
         assert spans == [10, 20, 40, 60, 60]
 
     def test_good_service_is_remembered_too(self) -> None:
         pool = pool_of(4, ejection=self.POLICY)
-        self.fail(pool, 3, 0.0)
-        self.fail(pool, 3, 10.0)
+        pool.observe_streak("b0", 0.0)
+        pool.observe_streak("b0", 10.0)
         pool.advance(30.0 + 19)
         assert pool.backends["b0"].ejections == 2
         pool.advance(30.0 + 20)
         assert pool.backends["b0"].ejections == 1
-        self.fail(pool, 3, 30.0 + 40)
+        pool.observe_streak("b0", 30.0 + 40)
         assert pool.backends["b0"].ejected_until == 30 + 40 + 10
 
     def test_late_results_of_the_ejected_say_nothing(self) -> None:
-        pool = pool_of(4, ejection=self.POLICY)
-        self.fail(pool, 3, 1.0)
-        assert not any(self.fail(pool, 20, 5.0))
-        assert self.fail(pool, 2, 11.0) == [False, False]
+        pool = pool_of(4, ejection=self.RATE)
+        assert pool.observe_streak("b0", 1.0)
+        assert not pool.observe_streak("b0", 5.0)
+        assert not pool.observe_counts("b0", 0, 100, 5.0)
+        assert not pool.observe_counts("b0", 0, 19, 11.0)
+        assert pool.observe_counts("b0", 0, 1, 11.0)
 
     def test_at_most_a_share_of_the_pool(self) -> None:
         pool = pool_of(5, ejection=self.POLICY)
         for name in ("b0", "b1", "b2", "b3"):
-            self.fail(pool, 3, 1.0, name)
+            pool.observe_streak(name, 1.0)
         assert pool.serving(1.0) == {"b2", "b3", "b4"}
         assert pool.spared == 2
-        self.fail(pool, 3, 1.0, "b2")
+        pool.observe_streak("b2", 1.0)
         assert pool.spared == 3
 
     def test_the_share_itself_may_be_reached(self) -> None:
         pool = pool_of(4, ejection=self.POLICY)
-        assert [any(self.fail(pool, 3, 1.0, name)) for name in ("b0", "b1", "b2")] == [True, True, False]
+        assert [pool.observe_streak(name, 1.0) for name in ("b0", "b1", "b2")] == [True, True, False]
 
     def test_the_end_that_comes_first_is_announced(self) -> None:
         pool = pool_of(5, ejection=self.POLICY)
-        self.fail(pool, 3, 1.0)
-        self.fail(pool, 3, 4.0, "b1")
+        pool.observe_streak("b0", 1.0)
+        pool.observe_streak("b1", 4.0)
         assert [pool.advance(at) for at in (4.0, 11.0, 14.0)] == [11.0, 14.0, None]
 
     def test_the_last_one_that_serves_is_never_ejected(self) -> None:
         pool = pool_of(4, ejection=self.POLICY)
         for name in ("b1", "b2", "b3"):
             probe(pool, "---", name=name)
-        assert not any(self.fail(pool, 10, 2.0))
+        assert not any(pool.observe_streak("b0", 2.0) for _ in range(3))
         assert (pool.serving(2.0), pool.spared) == ({"b0"}, 3)
         probe(pool, "++", 3.0, "b1")
-        assert any(self.fail(pool, 3, pool.backends["b1"].held_until + 1))
+        assert pool.observe_streak("b0", pool.backends["b1"].held_until + 1)
 
     def test_the_only_backend_is_never_ejected(self) -> None:
         pool = pool_of(1, ejection=self.POLICY)
-        assert not any(self.fail(pool, 10, 1.0))
+        assert not pool.observe_streak("b0", 1.0)
         assert pool.serving(1.0) == {"b0"}
 
     def test_a_rate_of_failures_in_the_last_seconds(self) -> None:
-        pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
+        pool = pool_of(4, ejection=self.RATE)
         results = [True, False] * 9 + [False, False, False]
-        assert [pool.observe_result("b0", ok, 101.0) for ok in results] == [False] * 19 + [True, False]
+        assert self.results(pool, results, 101.0) == [False] * 19 + [True, False]
 
     def test_just_that_rate_is_not_above_it(self) -> None:
-        pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
-        assert not any(pool.observe_result("b0", ok, 101.0) for ok in [True, False] * 30)
+        pool = pool_of(4, ejection=self.RATE)
+        assert not any(self.results(pool, [True, False] * 30, 101.0))
 
     def test_successes_of_the_half_window_before_count(self) -> None:
-        pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
-        for _ in range(30):
-            pool.observe_result("b0", True, 101.0)
-        assert self.fail(pool, 31, 106.0) == [False] * 30 + [True]
+        pool = pool_of(4, ejection=self.RATE)
+        assert not pool.observe_counts("b0", 30, 0, 101.0)
+        assert self.results(pool, [False] * 31, 106.0) == [False] * 30 + [True]
 
     def test_failures_of_long_ago_are_out_of_the_window(self) -> None:
-        pool = pool_of(4, ejection=Ejection(consecutive_errors=0, failure_rate=0.5, min_requests=20))
-        self.fail(pool, 19, 101.0)
-        assert not any(self.fail(pool, 19, 116.0))
-        assert self.fail(pool, 1, 121.0) == [True]
+        pool = pool_of(4, ejection=self.RATE)
+        assert not pool.observe_counts("b0", 0, 19, 101.0)
+        assert not any(self.results(pool, [False] * 19, 116.0))
+        assert pool.observe_counts("b0", 0, 1, 121.0)
 
     def test_a_workers_streak_ejects_at_once_within_the_share(self) -> None:
         pool = pool_of(4, ejection=self.POLICY)
@@ -261,18 +261,6 @@ class TestEjection:
         assert not pool.observe_counts("b0", 0, 100, 104.0)
         quiet = pool_of(4, ejection=Ejection(consecutive_errors=3))
         assert not quiet.observe_counts("b0", 0, 1000, 101.0)
-
-    @pytest.mark.parametrize("error", UPSTREAM_ERRORS)
-    def test_what_goes_wrong_with_the_backend_is_its_fault(self, error: str) -> None:
-        assert is_success(0, error) is False
-        assert is_success(200, error) is False
-
-    @pytest.mark.parametrize(
-        ("status", "verdict"),
-        [(200, True), (304, True), (404, True), (429, True), (500, False), (503, False), (0, None)],
-    )
-    def test_what_an_answer_says(self, status: int, verdict: bool | None) -> None:
-        assert is_success(status, "") is verdict
 
 
 class TestDrain:
@@ -308,7 +296,7 @@ class TestSlowStart:
     def test_those_that_come_back_beside_others_start_slowly(self) -> None:
         pool = pool_of(3, ejection=Ejection(consecutive_errors=1, base=10))
         assert pool.share("b0", 0.0, 30.0) == 1.0
-        pool.observe_result("b0", False, 1.0)
+        pool.observe_streak("b0", 1.0)
         pool.advance(1.0)
         pool.advance(11.0)
         assert [pool.share("b0", at, 30.0) for at in (11.0, 26.0, 41.0)] == [0.1, 0.6, 1.0]
@@ -337,7 +325,7 @@ class TestUnderAnotherConfiguration:
     def test_what_is_known_of_those_that_stay_stays_known(self) -> None:
         pool = pool_of(4, ejection=Ejection(consecutive_errors=1, base=10))
         probe(pool, "---")
-        pool.observe_result("b1", False, 1.0)
+        pool.observe_streak("b1", 1.0)
         pool.observe_drain("b2", True)
         heir = pool.under(PROBES, Ejection(), DAMPING, ["b0", "b1", "b2", "b9"])
         assert {name: each.state(2.0) for name, each in heir.backends.items()} == {
@@ -378,10 +366,10 @@ class Pool(RuleBasedStateMachine):
 
     names = ("b0", "b1", "b2", "b3")
 
-    @initialize(rise=st.integers(1, 4), fall=st.integers(1, 4), errors=st.integers(1, 4))
-    def start(self, rise: int, fall: int, errors: int) -> None:
-        self.rise, self.fall, self.errors = rise, fall, errors
-        ejection = Ejection(consecutive_errors=errors, base=8, max=64, max_share=0.5)
+    @initialize(rise=st.integers(1, 4), fall=st.integers(1, 4))
+    def start(self, rise: int, fall: int) -> None:
+        self.rise, self.fall = rise, fall
+        ejection = Ejection(base=8, max=64, max_share=0.5, failure_rate=0.5, min_requests=20)
         self.pool = pool_of(4, Health(kind="http", rise=rise, fall=fall), ejection, up=False)
         self.now = 1.0
         self.history: dict[str, list[bool]] = {name: [] for name in self.names}
@@ -401,23 +389,23 @@ class Pool(RuleBasedStateMachine):
                 history.clear()
             self.pool.advance(self.now)
 
-    @rule(name=st.sampled_from(names), failures=st.integers(1, 6))
-    def results(self, name: str, failures: int) -> None:
-        was_out = self.pool.backends[name].ejected_until > self.now
-        for _ in range(failures):
-            out = sum(backend.ejected_until > self.now for backend in self.pool.backends.values())
-            errors = self.pool.backends[name].errors
-            ejected = self.pool.observe_result(name, False, self.now)
-            assert not (ejected and (was_out or out >= 2 or errors + 1 < self.errors))
-            was_out = was_out or ejected
-        if failures >= self.errors and not was_out:
-            assert self.pool.spared > 0
+    def is_out(self, name: str) -> bool:
+        return self.pool.backends[name].ejected_until > self.now
 
     @rule(name=st.sampled_from(names))
-    def success(self, name: str) -> None:
-        assert not self.pool.observe_result(name, True, self.now)
-        if self.pool.backends[name].ejected_until <= self.now:
-            assert self.pool.backends[name].errors == 0
+    def streak(self, name: str) -> None:
+        was_out, out, spared = self.is_out(name), sum(map(self.is_out, self.names)), self.pool.spared
+        ejected = self.pool.observe_streak(name, self.now)
+        assert not (ejected and (was_out or out >= 2))
+        assert was_out or ejected != (self.pool.spared == spared + 1)
+
+    @rule(name=st.sampled_from(names), good=st.integers(0, 30), bad=st.integers(0, 30))
+    def results(self, name: str, good: int, bad: int) -> None:
+        was_out, out = self.is_out(name), sum(map(self.is_out, self.names))
+        before = self.pool.backends[name].counts
+        ejected = self.pool.observe_counts(name, good, bad, self.now)
+        assert not (ejected and (was_out or out >= 2 or not bad))
+        assert not was_out or self.pool.backends[name].counts == before
 
     @rule(name=st.sampled_from(names), draining=st.booleans())
     def drains(self, name: str, draining: bool) -> None:

@@ -19,8 +19,8 @@ starts that time anew, and costs nobody anything: its sessions have taken refuge
 home once. A penalty is forgiven after each `forgive_s` of good service. Nobody is held while fewer than half of a pool
 are eligible: then doubt is the smaller harm.
 
-*Ejection.* Live results take a backend out when `consecutive_errors` requests fail in a row, or when of at least
-`min_requests` in the last ten seconds more than `failure_rate` fail. It is out for `base`, doubled with each repetition
+*Ejection.* Live results take a backend out when `consecutive_errors` requests in a row fail in one worker, or when of at
+least `min_requests` in the last ten seconds more than `failure_rate` fail. It is out for `base`, doubled with each repetition
 up to `max`, and one repetition is forgotten for every span of good service as long as the last one it was out. At most
 `max_share` of a pool is out at a time, and nobody who is the last to serve; what is left in for that reason is counted.
 """
@@ -54,18 +54,6 @@ class Damping:
     forgive_s: float = 60.0
 
 
-def is_success(status: int, error: str) -> bool | None:
-    """What an exchange says about its backend: True, False, or None when it says nothing.
-
-    `error` is one of ledger.UPSTREAM_ERRORS or "", `status` the final status received from the backend or 0. An answer
-    below 500 is a good one, for a 4xx is the client's fault; without an error and without an answer the client went
-    away.
-    """
-    if error:
-        return False
-    return status < 500 if status else None
-
-
 def ramp(elapsed_s: float, slow_start_s: float) -> float:
     """The part of its weight that a backend has `elapsed_s` after it came (back) into service, above 0 and at most 1.
 
@@ -86,7 +74,6 @@ class BackendHealth:
         "ejected_until",
         "ejection_s",
         "ejections",
-        "errors",
         "forgiven_at",
         "healthy",
         "held_until",
@@ -104,9 +91,8 @@ class BackendHealth:
         self.held_until = 0.0
         self.penalty = 0
         self.forgiven_at = 0.0
-        # By live results. `errors` counts failures in a row; `counts` are good and bad in this half of the window and
-        # in the one before; `ejections` is how often of late, `ejection_s` how long the last time.
-        self.errors = 0
+        # By live results. `counts` are good and bad in this half of the window and in the one before; `ejections` is
+        # how often of late, `ejection_s` how long the last time.
         self.counts = (0, 0, 0, 0)
         self.window_at = 0.0
         self.ejected_until = 0.0
@@ -219,17 +205,9 @@ class PoolHealth:
             self._fall(backend, now)
         return True
 
-    def observe_result(self, name: str, ok: bool, now: float) -> bool:
-        """Take the result of a real request, as `is_success` tells it. Late ones of an ejected backend say nothing."""
-        backend = self.backends[name]
-        if now < backend.ejected_until:
-            return False
-        backend.errors = 0 if ok else backend.errors + 1
-        self._count(backend, int(ok), int(not ok), now)
-        return not ok and self._is_bad(backend) and self._eject(backend, now)
-
     def observe_counts(self, name: str, good: int, bad: int, now: float) -> bool:
-        """Take the results of many real requests at once, in no known order: only their rate can speak against it."""
+        """Take the results of real requests, in no known order: only their rate can speak against a backend. Late ones
+        of an ejected backend say nothing."""
         backend = self.backends[name]
         if now < backend.ejected_until or not good + bad:
             return False
@@ -308,12 +286,6 @@ class PoolHealth:
             good = bad = 0
         backend.counts = (good + more_good, bad + more_bad, good_before, bad_before)
 
-    def _is_bad(self, backend: BackendHealth) -> bool:
-        policy = self.ejection
-        if policy.consecutive_errors and backend.errors >= policy.consecutive_errors:
-            return True
-        return self._is_rate_bad(backend)
-
     def _is_rate_bad(self, backend: BackendHealth) -> bool:
         policy = self.ejection
         if policy.failure_rate is None:
@@ -324,7 +296,6 @@ class PoolHealth:
 
     def _eject(self, backend: BackendHealth, now: float) -> bool:
         """Take it out, unless too many are out already. Either way its account starts anew."""
-        backend.errors = 0
         backend.counts = (0, 0, 0, 0)
         out = sum(now < each.ejected_until for each in self.backends.values())
         is_last = not any(each.is_eligible(now) for each in self.backends.values() if each is not backend)
