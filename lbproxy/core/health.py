@@ -19,10 +19,11 @@ starts that time anew, and costs nobody anything: its sessions have taken refuge
 home once. A penalty is forgiven after each `forgive_s` of good service. Nobody is held while fewer than half of a pool
 are eligible: then doubt is the smaller harm.
 
-*Ejection.* Live results take a backend out when `consecutive_errors` requests in a row fail in one worker, or when of at
-least `min_requests` in the last ten seconds more than `failure_rate` fail. It is out for `base`, doubled with each repetition
-up to `max`, and one repetition is forgotten for every span of good service as long as the last one it was out. At most
-`max_share` of a pool is out at a time, and nobody who is the last to serve; what is left in for that reason is counted.
+*Ejection.* Live results take a backend out when `consecutive_errors` requests in a row fail in one worker, or when of
+at least `min_requests` in the last ten seconds more than `failure_rate` fail. It is out for `base`, doubled with each
+repetition up to `max`, and one repetition is forgotten for every span of good service as long as the last one it was
+out. At most `max_share` of a pool is out at a time, and nobody who is the last to serve; what is left in for that
+reason is counted.
 """
 
 from __future__ import annotations
