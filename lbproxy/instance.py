@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lbproxy.control.admin.view import Decision, Document, Rejected
@@ -16,13 +16,14 @@ from lbproxy.control.build import build
 from lbproxy.control.config import ConfigError, decode, reads
 from lbproxy.control.events import EventJournal, Events
 from lbproxy.control.hot_watch import HotWatch
-from lbproxy.control.overrides import Override, Store, StoreBroken, What
-from lbproxy.control.pins import MOST_PINS, Pins, PinStore, SetPin
+from lbproxy.control.overrides import Override, What, override_store
+from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
 from lbproxy.control.probes import Prober
 from lbproxy.control.reload import Refused, Reloader, ReloadResult
 from lbproxy.control.restart import needs_restart
 from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.source import Source, Watcher
+from lbproxy.control.store import Store, StoreBroken, T
 from lbproxy.control.wellbeing import Mandate, States, Traffic, Wellbeing
 from lbproxy.core.ledger import (
     BACKEND_ERRORS,
@@ -44,11 +45,6 @@ from lbproxy.views import Views, check_tokens
 _GOOD: Final = len(CODE_CLASSES) - 1
 
 
-def store_path(config: Config) -> str:
-    """Where overrides are kept: beside the admin socket, "" when there is none."""
-    return f"{config.admin.socket}.overrides" if config.admin.socket else ""
-
-
 class Instance(Views):
     """What runs. Also what the admin API sees and has done (`admin.view.Instance`)."""
 
@@ -67,14 +63,15 @@ class Instance(Views):
             self._tracing.follow(config)
         except CannotTrace as error:
             raise CannotStart(str(error)) from None
-        path = store_path(config)
-        self._store = Store(path) if path else None
-        self.being = Wellbeing(self._load_overrides(), self, self.journal, self._read_traffic)
-        self.being.changed = self._save_overrides
+        # What operators decide is kept beside the admin socket, if there is one.
+        socket = config.admin.socket
+        self._override_store = override_store(f"{socket}.overrides") if socket else None
+        self._pin_store = pin_store(f"{socket}.pins") if socket else None
+        self.being = Wellbeing(self._load(self._override_store), self, self.journal, self._read_traffic)
+        self.being.changed = lambda: self._save(self._override_store, self.being.overrides)
         self.being.overrides.expire(time.time())
-        self._pin_store = PinStore(f"{config.admin.socket}.pins") if config.admin.socket else None
         self._pinning = asyncio.Lock()
-        self._kept_pins = self._load_pins()
+        self._kept_pins = Pins(self._load(self._pin_store))
         pinned, self.set_pins = self._kept_pins.under(config)
         prepared = self.being.prepare(pinned)
         self.supervisor = Supervisor(pinned, self.journal, prepared.mandate.weights, prepared.mandate.states)
@@ -296,42 +293,29 @@ class Instance(Views):
     def drain_process(self) -> None:
         self.stop_wanted.set()
 
-    # Keeping overrides.
+    # Keeping what they have decided.
 
-    def _load_overrides(self) -> list[Override]:
-        if self._store is None:
+    def _load(self, store: Store[T] | None) -> list[T]:
+        if store is None:
             return []
         try:
-            return self._store.load()
+            return store.load()
         except StoreBroken as error:
-            self.journal.error("overrides not read", problem=str(error))
+            self.journal.error(f"{store.what} not read", problem=str(error))
             return []
 
-    def _save_overrides(self) -> None:
-        if self._store is None:
+    def _save(self, store: Store[T] | None, decisions: Iterable[T]) -> None:
+        if store is None:
             return
         try:
-            self._store.save(self.being.overrides)
+            store.save(decisions)
         except StoreBroken as error:
-            self.journal.error("overrides not kept", problem=str(error))
-
-    def _load_pins(self) -> Pins:
-        if self._pin_store is None:
-            return Pins()
-        try:
-            return self._pin_store.load()
-        except StoreBroken as error:
-            self.journal.error("pins not read", problem=str(error))
-            return Pins()
+            self.journal.error(f"{store.what} not kept", problem=str(error))
 
     def _save_pins(self) -> None:
-        if self._pin_store is None or list(self.set_pins) == list(self._kept_pins):
-            return
-        self._kept_pins = self.set_pins
-        try:
-            self._pin_store.save(self.set_pins)
-        except StoreBroken as error:
-            self.journal.error("pins not kept", problem=str(error))
+        if list(self.set_pins) != list(self._kept_pins):
+            self._kept_pins = self.set_pins
+            self._save(self._pin_store, self.set_pins)
 
 
 def _config_of(text: bytes) -> Config:

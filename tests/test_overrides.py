@@ -17,10 +17,10 @@ from lbproxy.control.overrides import (
     Ended,
     Override,
     Overrides,
-    Store,
-    StoreBroken,
     What,
+    override_store,
 )
+from lbproxy.control.store import StoreBroken
 from lbproxy.core.spec import Address, BackendSpec, Config, PoolSpec
 
 
@@ -77,7 +77,7 @@ def test_the_file_has_the_last_word_over_weights() -> None:
 
 
 def test_kept_and_read_again(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "overrides.json"))
+    store = override_store(str(tmp_path / "overrides.json"))
     assert store.load() == []
     kept = [made("b1", "weight", 0.5, 200.0), made('"é\n', "drain")]
     store.save(kept)
@@ -119,13 +119,13 @@ def test_what_is_no_store_is_said_and_not_guessed_at(tmp_path: Path, content: st
     path = tmp_path / "overrides.json"
     path.write_text(content)
     with pytest.raises(StoreBroken, match="does not hold overrides"):
-        Store(str(path)).load()
+        override_store(str(path)).load()
     path.write_text(json.dumps({"overrides": [GOOD]}))
-    assert len(Store(str(path)).load()) == 1
+    assert len(override_store(str(path)).load()) == 1
 
 
 def test_a_place_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreBroken, match="cannot write"):
-        Store(str(tmp_path / "missing" / "overrides.json")).save([])
+        override_store(str(tmp_path / "missing" / "overrides.json")).save([])
     with pytest.raises(StoreBroken, match="cannot read"):
-        Store(str(tmp_path)).load()
+        override_store(str(tmp_path)).load()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lbproxy.control.client import Admin, Failure
-from lbproxy.control.overrides import StoreBroken
-from lbproxy.control.pins import Pins, PinStore, SetPin
+from lbproxy.control.pins import Pins, SetPin, pin_store
+from lbproxy.control.store import StoreBroken
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, Pin, PoolSpec, Route
 from tests.running import Backends, Proxy, backend_list, get
 from tests.test_operating import CALM, cli
@@ -47,11 +47,11 @@ def test_one_ends_with_its_backend_and_its_pool() -> None:
 
 
 def test_they_are_kept(tmp_path: Path) -> None:
-    store = PinStore(str(tmp_path / "pins"))
-    assert list(store.load()) == []
+    store = pin_store(str(tmp_path / "pins"))
+    assert store.load() == []
     pins = Pins([set_pin("\u00e4nn \u2028", "b1"), set_pin("team-", "b2", True)])
     store.save(pins)
-    assert list(store.load()) == list(pins)
+    assert store.load() == list(pins)
     assert (tmp_path / "pins").stat().st_mode & 0o777 == 0o600
 
 
@@ -71,7 +71,7 @@ def test_they_are_kept(tmp_path: Path) -> None:
 def test_a_broken_file_is_told_and_not_believed(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "pins").write_bytes(content)
     with pytest.raises(StoreBroken):
-        PinStore(str(tmp_path / "pins")).load()
+        pin_store(str(tmp_path / "pins")).load()
 
 
 # A running proxy
@@ -156,4 +156,4 @@ async def test_pins_over_the_admin_api(tmp_path: Path, backends: Backends) -> No
         proxy.write_config()
         assert (await cli(proxy, "reload"))[0] == 0
         assert [pin["key"] for pin in (await ask(admin, "GET"))["pins"]] == ["eve", "ann"]
-    assert [each.pin.key for each in PinStore(f"{socket}.pins").load()] == ["ann"]
+    assert [each.pin.key for each in pin_store(f"{socket}.pins").load()] == ["ann"]

@@ -15,13 +15,12 @@ Times are wall time, because they have to mean the same after a restart.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
+from lbproxy.control.store import Store
 from lbproxy.core.spec import Config
 
 What = Literal["weight", "drain"]
@@ -32,9 +31,6 @@ REPLACED: Final = "replaced by another"
 EXPIRED: Final = "its time is over"
 GONE: Final = "the backend is gone from the file"
 FILE_CHANGED: Final = "the file gives it another weight"
-
-MAX_STORE_BYTES: Final = 4 << 20
-_OWNER_ONLY: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,56 +123,9 @@ class Overrides:
         return [Ended(self._all.pop(key), why) for key, why in reasons.items() if key in self._all]
 
 
-# Keeping them
-
-
-class StoreBroken(Exception):
-    """The file that overrides are kept in cannot be read or written: one line that says why."""
-
-
-@final
-class Store:
-    """A small file with all overrides, replaced as a whole and readable by its owner only."""
-
-    def __init__(self, path: str) -> None:
-        self.path: Final = path
-
-    def load(self) -> list[Override]:
-        """What was kept; nothing when there is no file. Raises StoreBroken."""
-        content = read_kept(self.path, "overrides")
-        try:
-            return [_read(item) for item in content["overrides"]] if content is not None else []
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreBroken(f"{self.path} does not hold overrides: {type(error).__name__}: {error}") from None
-
-    def save(self, overrides: Iterable[Override]) -> None:
-        """Keep these instead. Raises StoreBroken."""
-        keep(self.path, {"overrides": [asdict(override) for override in overrides]})
-
-
-def read_kept(path: str, what: str) -> Any:
-    """What a small file of JSON holds; None when there is none. Raises StoreBroken, which calls it `what`."""
-    try:
-        with open(path, "rb") as file:
-            return json.loads(file.read(MAX_STORE_BYTES))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreBroken(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise StoreBroken(f"{path} does not hold {what}: {type(error).__name__}: {error}") from None
-
-
-def keep(path: str, content: Any) -> None:
-    """Replace such a file as a whole. Raises StoreBroken."""
-    passing = f"{path}.new"
-    try:
-        descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _OWNER_ONLY)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=1) + "\n")
-        os.replace(passing, path)
-    except OSError as error:
-        raise StoreBroken(f"cannot write {path}: {error.strerror}") from None
+def override_store(path: str) -> Store[Override]:
+    """Where they are kept."""
+    return Store(path, "overrides", _read)
 
 
 def _read(item: dict[str, Any]) -> Override:

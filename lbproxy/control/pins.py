@@ -2,17 +2,17 @@
 file.
 
 A pin of an operator goes before one of the file for the same key or prefix. It survives reloads, worker restarts and,
-with a `PinStore`, starts of the whole proxy. It ends when it is taken back, or when its pool or backend is gone.
+with a `Store`, starts of the whole proxy. It ends when it is taken back, or when its pool or backend is gone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from lbproxy.control.overrides import StoreBroken, keep, read_kept
+from lbproxy.control.store import Store
 from lbproxy.core.spec import Config, Pin, PoolSpec
 
 # How many an operator may set in one pool: each change is a new generation with all of them in it.
@@ -72,24 +72,9 @@ class Pins:
         return replace(pool, pins=(*of_file, *(each.pin for each in ours)))
 
 
-@final
-class PinStore:
-    """A small file with all of them, replaced as a whole and readable by its owner only."""
-
-    def __init__(self, path: str) -> None:
-        self.path: Final = path
-
-    def load(self) -> Pins:
-        """What was kept; nothing when there is no file. Raises StoreBroken."""
-        content = read_kept(self.path, "pins")
-        try:
-            return Pins(_read(item) for item in content["pins"]) if content is not None else Pins()
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreBroken(f"{self.path} does not hold pins: {type(error).__name__}: {error}") from None
-
-    def save(self, pins: Pins) -> None:
-        """Keep these instead. Raises StoreBroken."""
-        keep(self.path, {"pins": [asdict(each) for each in pins]})
+def pin_store(path: str) -> Store[SetPin]:
+    """Where they are kept."""
+    return Store(path, "pins", _read)
 
 
 def _read(item: dict[str, Any]) -> SetPin:
