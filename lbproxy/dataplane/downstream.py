@@ -159,6 +159,8 @@ class Downstream:
             return False
         if mode == BUSY:
             self.set_deadline(HALF_CLOSED_S, self.due)
+        elif mode == AWAIT and self.pending:
+            self._go_on()  # what was asked before the end is answered, at once or when the client has taken what it got
         else:
             self._end()
         return True
@@ -191,12 +193,15 @@ class Downstream:
     def resume_writing(self) -> None:
         self.write_paused = False
         self.exchange.downstream_drained()
-        if self.mode == AWAIT and self.pending:
-            self._go_on()
+        if self.mode == AWAIT:
+            self.resume_reading()
+            if self.pending:
+                self._go_on()
 
     def adopt_policy(self) -> None:
         """Prepare what this connection adds to the head of each request, under the snapshot that is in force."""
         snapshot = self.snapshot = self.plane.snapshot
+        self.exchange.trace = None
         policy = snapshot.headers
         self.is_trusted = self.listener.trust.trusts(self.peer)
         self.shows_decisions = policy.debug and self.is_trusted
@@ -219,11 +224,11 @@ class Downstream:
     def pass_deadline(self) -> None:
         """The sweep found that the deadline has passed."""
         due = self.due
-        if self.is_end_seen and self.mode == BUSY:
-            self.transport.abort()
-            return
         if due in (DUE_SEND, DUE_KEEP_ALIVE, DUE_LINGER) and self._is_taking():
             self.set_deadline(self.listener.spec.timeouts.body_idle, due)
+            return
+        if self.is_end_seen and self.mode == BUSY:
+            self.transport.abort()
             return
         self.deadline = NEVER
         if due == DUE_LINGER:
@@ -255,7 +260,12 @@ class Downstream:
             flow.pause(self.transport)
 
     def resume_reading(self) -> None:
-        if self.read_paused:
+        """Read on, if no more than may be held of further requests is held, and the client takes what they bring."""
+        if (
+            self.read_paused
+            and len(self.pending) - self._at <= flow.HOLD
+            and not (self.write_paused and self.mode == AWAIT)
+        ):
             self.read_paused = False
             flow.resume(self.transport)
 
@@ -338,6 +348,7 @@ class Downstream:
             self._check_lines(data)
             return
         self._searched = max(0, len(data) - 3)
+        self.resume_reading()  # which pipelined requests may have stopped; a head has a limit of its own
         self.pending = data
 
     def _check_lines(self, head: bytes) -> bool:
@@ -397,8 +408,7 @@ class Downstream:
 
     def send(self, data: bytes) -> None:
         """Send octets of an answer behind everything that was to be sent before."""
-        if self.unsent:
-            self.send_rest()
+        self._send_early()
         self.transport.write(data)
 
     def send_last(self, data: bytes, is_busy: bool) -> None:
@@ -417,6 +427,12 @@ class Downstream:
         data, self.unsent = self.unsent, b""
         self._fd = flow.send(self.transport, self._fd, data)
 
+    def _send_early(self) -> None:
+        """Send what was left for the end of the turn before that, counted all the same."""
+        if self.unsent:
+            self.plane.turn.count()
+            self.send_rest()
+
     def reply(self, status: int, is_kept: bool, is_head: bool, minor: int) -> int:
         """Send a short answer of the proxy's own; returns the octets of its body."""
         head, body = _reply_head(status)
@@ -425,6 +441,8 @@ class Downstream:
         extra = b"Retry-After: 1\r\n" if status in (429, 503) else b""
         connection = CLOSE_LINE if not is_kept else b"" if minor else KEEP_ALIVE_LINE
         self.send(b"%b%b%b%b\r\n%b" % (head, self.plane.date_line, extra, connection, body))
+        if self.write_paused:
+            self.pause_reading()  # answers of backends are not read while the client is full; ours must not be made
         return len(body)
 
     def _refuse(self, bad: BadMessage, is_head: bool = False) -> None:
@@ -458,7 +476,7 @@ class Downstream:
         self.mode = AWAIT
         self.deadline = self.plane.now + self.listener.spec.timeouts.keep_alive
         self.due = DUE_KEEP_ALIVE
-        if self.read_paused and len(self.pending) - self._at <= flow.HOLD:
+        if self.read_paused:
             self.resume_reading()
         if self.pending:
             self.plane.loop.call_soon(self._go_on)
@@ -470,8 +488,9 @@ class Downstream:
             self.pending = b""
             self._at = 0
             self._read_heads(data, start)
-            if self.is_end_seen and self.mode == AWAIT:
-                self._end()
+            is_short = self._check is not None or len(self.pending) - self._at < 2
+            if self.is_end_seen and self.mode == AWAIT and is_short:
+                self._end()  # no more of a request is there than its beginnings
 
     def close(self) -> None:
         """Close at once, without a word."""
@@ -500,7 +519,7 @@ class Downstream:
         """Close when all has been sent, or when the client takes no more of it."""
         self.mode = LINGER
         self.pending = b""
-        self.send_rest()
+        self._send_early()
         self.transport.close()
         self.set_deadline(self.listener.spec.timeouts.body_idle, DUE_LINGER)
 
@@ -508,7 +527,7 @@ class Downstream:
         """Say that we will send no more."""
         if not self.is_end_sent and not self.transport.is_closing():
             self.is_end_sent = True
-            self.send_rest()
+            self._send_early()
             self.transport.write_eof()
 
     def start_tunnel(self) -> None:
@@ -517,6 +536,7 @@ class Downstream:
         data = self.pending[self._at :]
         self.pending = b""
         self._at = 0
+        self.resume_reading()  # which pipelined octets may have stopped
         tunnel = cast(Tunnel, self.exchange.tunnel)
         if data:
             tunnel.up(data)

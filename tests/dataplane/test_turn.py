@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -142,3 +143,54 @@ async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(even
         writer.close()
         may_answer.set()
         assert all([(await each).endswith(b"well") for each in slow])
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_too(
+    monkeypatch: pytest.MonkeyPatch, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """A client that has said its end gets its answer and the end at once."""
+    arrived = asyncio.Semaphore(0)
+    is_time = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await read_head(reader)
+        if b"/warm" not in head:
+            arrived.release()
+            await is_time.wait()
+        writer.write(answer(b"hello"))
+        await talk(reader, writer)
+
+    async def main() -> None:
+        async with backend(talk) as served, running(pool_of(served.port)) as plane:
+            counts = []
+            write = os.write
+
+            def observed(fd: int, octets: bytes) -> int:
+                if octets.startswith(b"HTTP/"):
+                    counts.append(plane.pool_cell(ledger.POOL_REQUESTS + 1))
+                return write(fd, octets)
+
+            connections = [await plane.connect() for _ in range(12)]
+            for _, writer in connections:
+                writer.write(request(close=False))
+                await arrived.acquire()
+            is_time.set()
+            for reader, _ in connections:
+                await reader.readuntil(b"hello")
+            is_time.clear()
+            before = plane.pool_cell(ledger.POOL_REQUESTS + 1)
+            for _, writer in connections:
+                writer.write(request(close=False))
+                writer.write_eof()
+                await arrived.acquire()
+            monkeypatch.setattr("lbproxy.dataplane.flow.os.write", observed)
+            is_time.set()
+            for reader, writer in connections:
+                assert (await reader.read()).endswith(b"hello")
+                writer.close()
+            assert counts
+            assert all(count > before + earlier for earlier, count in enumerate(counts))
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
