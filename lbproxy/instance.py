@@ -15,6 +15,7 @@ from lbproxy.control.admin.view import Decision, Document, Rejected
 from lbproxy.control.build import build
 from lbproxy.control.config import ConfigError, decode, reads
 from lbproxy.control.events import EventJournal, Events
+from lbproxy.control.foresight import check_tokens, coming_to_rest
 from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.overrides import Override, What, override_store
 from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
@@ -39,7 +40,7 @@ from lbproxy.observe.journal import Stderr, describe
 from lbproxy.observe.tracing import CannotTrace, Tracing, check
 from lbproxy.orders import StandingOrders
 from lbproxy.supervisor import CannotApply, CannotStart, Supervisor
-from lbproxy.views import Views, check_tokens
+from lbproxy.views import Views
 
 # Which of the counted answers are a backend's good ones.
 _GOOD: Final = len(CODE_CLASSES) - 1
@@ -235,7 +236,7 @@ class Instance(Views):
     def _check_decisions(self, pool: str, decisions: Sequence[Decision], is_forced: bool) -> None:
         state = self.being.pools[pool]
         check_tokens(state, decisions)
-        _, serving = self._after(state, state, decisions)
+        _, serving = coming_to_rest(state, state, decisions)
         if state.serving and not serving and not is_forced:
             raise Rejected(409, f"nobody in {pool} would be left to serve; force it if that is meant")
 

@@ -10,18 +10,17 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import Any
+from typing import Final
 
 from lbproxy import __version__
 from lbproxy.control.admin.documents import override_document, pin_document, pools_document, workers_document
+from lbproxy.control.admin.key_documents import hot_keys_document, key_document
 from lbproxy.control.admin.openapi import STEPS
 from lbproxy.control.admin.view import Decision, Document, Rejected
-from lbproxy.control.checks import MAX_TOKENS
 from lbproxy.control.events import Events
-from lbproxy.control.explain import Step, steps
+from lbproxy.control.foresight import check_tokens, coming_to_rest
 from lbproxy.control.health_families import health_families
 from lbproxy.control.pins import Pins
 from lbproxy.control.plan import Plan, Side, plan, plan_pool
@@ -32,21 +31,16 @@ from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.scene import Scene, Shares
 from lbproxy.control.source import Source
 from lbproxy.control.wellbeing import Wellbeing
-from lbproxy.core.account import DRAINING, OUT, Backend
 from lbproxy.core.balance import Pool
-from lbproxy.core.hashing import hash_key
-from lbproxy.core.ledger import DECISIONS, FAILOVER, NO_KEY, OWNER, PINNED, SPILL_FULL, SPILL_HOT
-from lbproxy.core.reasons import reasons
 from lbproxy.core.ring import Ring
 from lbproxy.core.sample import Keys
 from lbproxy.core.spec import Config, PoolSpec
 from lbproxy.observe.facts import process_families
 from lbproxy.observe.lines import iso_time
-from lbproxy.observe.names import MOST_NAMED, KeyNames
+from lbproxy.observe.names import KeyNames
 from lbproxy.supervisor import Supervisor
 
-HOT_KEYS_SHOWN = MOST_NAMED
-SECTORS = 720
+SECTORS: Final = 720  # in how many places a ring is shown
 
 
 class Views:
@@ -189,68 +183,15 @@ class Views:
             ],
         }
 
-    def hot_keys(self, pool: str) -> Document:
-        found = self._pool(pool)
-        hot = found.account.hot
-        top = hot.top
-        now, wall = time.monotonic(), time.time()
-        is_shown = self.supervisor.config.admin.show_keys
-        keys = []
-        for rank, row in enumerate(top.rows[:HOT_KEYS_SHOWN], start=1):
-            known = hot.hot.get(row.key)
-            homes = [backend.name for backend in found.replicas(row.key)]
-            keys.append(
-                {
-                    "rank": rank,
-                    "hash": f"0x{row.key:016x}",
-                    "key": self.names.get(row.key) if is_shown else None,
-                    "requests_share": row.requests / top.requests if top.requests else 0.0,
-                    "work_share": row.work / top.work if top.work else 0.0,
-                    "in_flight": row.held,
-                    "hot": known is not None,
-                    "reach": known.reach if known is not None else 1,
-                    "backends": homes[: known.reach if known is not None else 1],
-                    "since": iso_time(int((wall + known.since - now) * 1000)) if known is not None else None,
-                }
-            )
-        return {"pool": pool, "mode": found.spec.hot_keys.mode, "names_shown": is_shown, "keys": keys}
+    # Keys.
 
-    # A key.
+    def hot_keys(self, pool: str) -> Document:
+        name_of = self.names.get if self.supervisor.config.admin.show_keys else None
+        return hot_keys_document(self._pool(pool), name_of, time.monotonic(), time.time())
 
     def explain(self, pool: str, key: bytes, most: int = STEPS) -> Document:
         found = self._pool(pool)
-        h = hash_key(key)
-        backend, decision, why = _decide(found, key, h)
-        hot = found.account.hot.hot.get(h)
-        pin = found.pinned(key)
-        words = self.being.pools[pool].words
-        listed = reasons(found, h)
-        told = zip(listed[:most], islice(self._steps(found, h), most), strict=True)
-        return {
-            "pool": pool,
-            "key": key.decode("utf-8", "backslashreplace"),
-            "key_hex": key.hex(),
-            "hash": f"0x{h:016x}",
-            "hash_version": found.spec.hash_version,
-            "generation": self.supervisor.generation,
-            "fingerprint": found.ring.fingerprint,
-            "hot": None
-            if hot is None
-            else {"requests_share": hot.requests, "work_share": hot.work, "reach": hot.reach},
-            "pin": None if pin is None else {"backend": pin.backend, "on_down": pin.on_down},
-            "decision": {
-                "backend": backend.name if backend is not None else None,
-                "decision": DECISIONS[decision] if backend is not None else None,
-                "why": why,
-            },
-            "preference": [_preference(found, each, reason, words[each.name], step) for (each, reason), step in told],
-            "further": max(0, len(listed) - most),
-        }
-
-    @staticmethod
-    def _steps(pool: Pool, h: int) -> Iterable[Step]:
-        specs = {backend.name: backend.spec for backend in pool.backends.values()}
-        return steps(pool.ring, h, specs, pool.spec.hash_version)
+        return key_document(found, key, self.being.pools[pool].words, self.supervisor.generation, most)
 
     # Plans.
 
@@ -291,112 +232,8 @@ class Views:
         return self._side(state.spec, state.weights, state.serving)
 
     def _side_after(self, before: PoolState, state: PoolState, decisions: Sequence[Decision]) -> Callable[[], Side]:
-        return self._side(state.spec, *self._after(before, state, decisions))
+        return self._side(state.spec, *coming_to_rest(before, state, decisions))
 
     def _side(self, spec: PoolSpec, weights: Mapping[str, float], serving: Collection[str]) -> Callable[[], Side]:
         ring = self.ring(spec.name)
         return partial(Side, spec, weights, serving, self.supervisor.config.zone, ring)
-
-    def _after(
-        self, before: PoolState, state: PoolState, decisions: Sequence[Decision]
-    ) -> tuple[dict[str, float], list[str]]:
-        """The weights of a pool and who serves, once everything has come to rest: those that are down now stay so,
-        newcomers turn out well."""
-        names = [backend.name for backend in state.spec.backends]
-        _check_names(state.spec.name, names, decisions)
-        of = {decision.backend: decision for decision in decisions}
-        weights = {name: _weight_after(state, name, of.get(name)) for name in names}
-        serving = [
-            name
-            for name in names
-            if weights[name]
-            and not _drains_after(state, name, of.get(name))
-            and (name in before.serving or before.states.get(name, DRAINING) == DRAINING or name not in before.states)
-        ]
-        return weights, serving
-
-
-def check_tokens(state: PoolState, decisions: Sequence[Decision]) -> None:
-    """Before any ring is built. Raises Rejected for weights that make one too large."""
-    of = {decision.backend: decision for decision in decisions}
-    names = [backend.name for backend in state.spec.backends]
-    _check_names(state.spec.name, names, decisions)
-    tokens = sum(_weight_after(state, name, of.get(name)) for name in names) * state.spec.vnodes
-    if tokens > MAX_TOKENS:
-        raise Rejected(422, f"these weights make {tokens:,.0f} tokens, more than {MAX_TOKENS:,}")
-
-
-def _check_names(pool: str, names: Sequence[str], decisions: Sequence[Decision]) -> None:
-    for decision in decisions:
-        if decision.backend not in names:
-            raise Rejected(404, f"pool {pool} has no backend {decision.backend}")
-
-
-def _weight_after(state: PoolState, name: str, decision: Decision | None) -> float:
-    if decision is None or decision.weight is ...:
-        return state.wanted(name)
-    if decision.weight is None:
-        return next(backend.weight for backend in state.spec.backends if backend.name == name)
-    assert isinstance(decision.weight, float)
-    return decision.weight
-
-
-def _drains_after(state: PoolState, name: str, decision: Decision | None) -> bool:
-    if decision is None or decision.is_drained is ...:
-        return state.overrides.is_drained(state.spec.name, name)
-    return bool(decision.is_drained)
-
-
-def _decide(pool: Pool, key: bytes, h: int) -> tuple[Backend | None, int, str]:
-    """What a worker does with a request of this key that has no cookie of ours, and why in a sentence."""
-    account = pool.account
-    if pool.spec.on_move == "pin":
-        home = pool.home(h)
-        if home is not None and account.load(home) < home.limit:
-            return home, PINNED, f"the user has a WebSocket open to {home.name}"
-    pin = pool.pinned(key)
-    pinned = pool.backends.get(pin.backend) if pin is not None else None
-    if pin is not None and pinned is not None:
-        if pinned.state != OUT and account.load(pinned) < pinned.limit:
-            return pinned, PINNED, f"the key is pinned to {pinned.name}"
-        if pin.on_down == "reject":
-            return None, PINNED, f"the key is pinned to {pinned.name}, which cannot serve, and may go nowhere else"
-    backend, decision = pool.pick(h)
-    return backend, decision, _why(pool, h, backend, decision)
-
-
-def _why(pool: Pool, h: int, backend: Backend | None, decision: int) -> str:
-    owner = pool.owner(h)
-    if backend is None:
-        if decision == FAILOVER:
-            return "no backend is eligible: 503"
-        return "every eligible backend is at its max_in_flight: the request waits for a seat"
-    if owner is None or decision == NO_KEY:
-        return f"{backend.name} is the least loaded"
-    if decision == OWNER:
-        return (
-            f"{backend.name} owns the key" if backend is owner else f"{backend.name} is one of the hot key's backends"
-        )
-    sentences: Mapping[int, str] = {
-        FAILOVER: f"{owner.name} owns the key and may not be asked; {backend.name} is the next that may serve",
-        SPILL_HOT: f"the key is hot; of the backends it is spread over, {backend.name} is the least loaded",
-        SPILL_FULL: f"{owner.name} owns the key and is full; {backend.name} is the next with room",
-    }
-    return sentences[decision]
-
-
-def _preference(pool: Pool, backend: Backend, reason: str, word: str, step: Step) -> dict[str, Any]:
-    return {
-        "backend": backend.name,
-        "address": str(backend.address),
-        "zone": backend.spec.zone,
-        "weight": backend.weight,
-        "state": word,
-        "token": f"0x{step.token:016x}",
-        "token_number": step.number,
-        "distance_ratio": step.distance,
-        "in_flight": pool.account.load(backend),
-        "slots": pool.slots(backend),
-        "may_serve": reason.endswith("may serve"),
-        "reason": reason,
-    }
