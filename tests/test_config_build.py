@@ -238,7 +238,7 @@ def files(draw: st.DrawFn) -> str:
     for number in range(draw(st.integers(1, 3))):
         lines.append(f"  p{number}:")
         lines.append(f"    match: {{host: h{number}.example}}")
-        factor = draw(st.one_of(st.none(), st.floats(min_value=1.001, max_value=900)))
+        factor = draw(st.one_of(st.none(), st.floats(min_value=1.001, max_value=99)))
         lines.append(f"    bounded_load: {{factor: {'null' if factor is None else repr(factor)}}}")
         lines.append(f"    timeout: {{connect: {draw(durations)}}}")
         lines.append(f"    sticky: {draw(st.sampled_from(['{}', '{cookie: a}', '{keys: [{client_ip: true}]}']))}")

@@ -61,6 +61,12 @@ FIELDS = [
         "unknown field, did you mean weight?",
     ),
     (GOOD + "sticky: {}\n", "f:3:1: sticky", "unknown field here, it belongs to pools.NAME.sticky"),
+    (pool("drain: {}"), "f:3:3: pools.web.drain", "unknown field here, it belongs to drain"),
+    (
+        pool("sticky: {cookie: c, headers: X}"),
+        "f:3:23: pools.web.sticky.headers",
+        "unknown field, did you mean header?",
+    ),
     ("listen: [{bind: '127.0.0.1:1', tls: {}}]\n" + POOLS, "f:1:32: listen[0].tls", "TLS is not available yet"),
     (
         "listen: {bind: '127.0.0.1:1', proxy_protocol: true}\n" + POOLS,
@@ -78,7 +84,28 @@ FIELDS = [
     ("listen: 127.0.0.1:1\npools: {web: {backends: []}}", "f:2:15: pools.web.backends", "may not be empty"),
     # of the wrong kind
     ("listen: 127.0.0.1:1\npools: [web]", "f:2:1: pools", "expected a mapping, got a list"),
-    (pool("retry: 3"), "f:3:10: pools.web.retry", 'expected a mapping, got "3"'),
+    (pool("retry: 3"), "f:3:10: pools.web.retry", 'expected a mapping, got "3", did you mean {attempts: 3}?'),
+    (pool("queue: 3"), "f:3:10: pools.web.queue", 'expected a mapping, got "3"'),
+    (
+        pool("sticky: X-User"),
+        "f:3:11: pools.web.sticky",
+        'expected a mapping, got "X-User", did you mean {header: X-User}?',
+    ),
+    (
+        pool("health: /live"),
+        "f:3:11: pools.web.health",
+        'expected a mapping, got "/live", did you mean {path: /live}?',
+    ),
+    (
+        "listen: 127.0.0.1:1\npools: {web: {backends: ['http://a:1']}}",
+        "f:2:26: pools.web.backends[0]",
+        'expected a mapping, got "http://a:1", did you mean {url: "http://a:1"}?',
+    ),
+    (
+        "listen: 127.0.0.1:1\npools: {web: {backends: ['a:1']}}",
+        "f:2:26: pools.web.backends[0]",
+        'expected a mapping, got "a:1", did you mean {url: "http://a:1"}?',
+    ),
     (
         pool("timeout: {connect: [1s]}"),
         "f:3:13: pools.web.timeout.connect",
@@ -138,6 +165,12 @@ FIELDS = [
     ),
     (pool("health: {port: 0}"), "f:3:18: pools.web.health.port", '"0" is not a port from 1 to 65535'),
     (pool("bounded_load: {factor: 1}"), "f:3:26: pools.web.bounded_load.factor", "must be more than 1"),
+    (
+        pool("bounded_load: {factor: 125}"),
+        "f:3:26: pools.web.bounded_load.factor",
+        "must be less than 100, did you mean 1.25?",
+    ),
+    (pool("bounded_load: {factor: 100}"), "f:3:26: pools.web.bounded_load.factor", "must be less than 100"),
     (pool("ring: {vnodes: 100000}"), "f:3:18: pools.web.ring.vnodes", "must be at most 65536"),
     (pool("ring: {hash_version: 2}"), "f:3:24: pools.web.ring.hash_version", "2 is not known, there is 1"),
     (backend("url: http://a, weight: -1"), "f:3:27: pools.web.backends[0].weight", "must be at least 0"),

@@ -29,6 +29,11 @@ _ELSEWHERE: Final = {
     "healthcheck": "health", "health_check": "health", "replicas": "vnodes", "circuit_breaker": "ejection",
     "outlier_detection": "ejection",
 }  # fmt: skip
+# The field of a section that is meant where a word stands for the whole section.
+_IN_A_WORD: Final = {
+    "Backend": "url", "Sticky": "header", "Key": "header", "Health": "path", "Match": "host", "Retry": "attempts",
+    "BoundedLoad": "factor", "HotKeys": "mode", "RingOptions": "vnodes",
+}  # fmt: skip
 
 
 def check_tree(root: Node) -> tuple[File | None, list[Trouble]]:
@@ -70,15 +75,35 @@ def _said(kind: str, context: dict[str, Any], error: Any) -> tuple[str, str]:
         words = re.findall(r"'([^']*)'", context["expected"])
         return f"{found} is not one of {', '.join(words)}", _closest(str(error["input"]), words)
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"expected a mapping, got {found}", ""
+        return f"expected a mapping, got {found}", _in_full(context.get("class_name", ""), error["input"])
     if kind == "list_type":
         return f"expected a list, got {found}", ""
     if kind == "too_short":
         return "may not be empty", ""
     for limit, words_before in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
         if limit in context:
-            return f"must be {words_before} {context[limit]:g}", ""
+            return f"must be {words_before} {context[limit]:g}", _ratio(error)
     return str(error["msg"]), ""
+
+
+def _in_full(section: str, given: object) -> str:
+    """A section for which only a word was given, as it was probably meant; empty where that is not known."""
+    field = _IN_A_WORD.get(section)
+    if field is None or not isinstance(given, str) or not given:
+        return ""
+    if section == "Backend":
+        return f'{{url: "{given}"}}' if "://" in given else f'{{url: "http://{given}"}}'
+    if section == "Match" and given.startswith("/"):
+        field = "path"
+    return f"{{{field}: {given}}}"
+
+
+def _ratio(error: Any) -> str:
+    """The factor that somebody wrote in percent, as HAProxy has it."""
+    given = error["input"]
+    if error["type"] != "less_than" or error["loc"][-1] != "factor" or float(given) <= 100:
+        return ""
+    return f"{float(given) / 100:g}"
 
 
 def _unknown_field(path: Path) -> Fault:
@@ -91,16 +116,18 @@ def _unknown_field(path: Path) -> Fault:
         return Fault(path, _NOT_YET[name], about_key=True)
     fields = section.model_fields
     hint = _ELSEWHERE.get(name, "")
-    hint = hint if hint in fields else _closest(name, fields)
+    homes = [home for home, _, _ in all_fields() if home.rpartition(".")[2] == name]
+    # What is a field elsewhere was rather put in the wrong place than misspelled, unless it is nearly one of these.
+    hint = hint if hint in fields else _closest(name, fields, cutoff=0.8 if homes else 0.6)
     message = "unknown field"
-    if not hint and (homes := [home for home, _, _ in all_fields() if home.rpartition(".")[2] == name]):
+    if not hint and homes:
         message = f"unknown field here, it belongs to {' or '.join(homes)}"
     return Fault(path, message, hint, about_key=True)
 
 
-def _closest(word: str, candidates: Iterable[str]) -> str:
+def _closest(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
     by_lower = {candidate.lower(): candidate for candidate in candidates}
-    found = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=cutoff)
     return by_lower[found[0]] if found else ""
 
 

@@ -207,7 +207,7 @@ class BoundedLoad(Section):
     factor: Number | None = Field(
         default=1.25,
         gt=1,
-        le=1000,
+        lt=100,
         description="The cap as a multiple of the backend's part of the load. `null`: no cap.",
     )
     min_gap: Natural | None = Field(
