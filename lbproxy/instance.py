@@ -238,7 +238,10 @@ class Instance(Views):
         check_tokens(state, decisions)
         _, serving = coming_to_rest(state, state, decisions)
         if state.serving and not serving and not is_forced:
-            raise Rejected(409, f"nobody in {pool} would be left to serve; force it if that is meant")
+            raise Rejected(
+                409,
+                f"nobody in {pool} would be left to serve; if that is meant, say so (--force, or `force` in the API)",
+            )
 
     def _overrides(
         self, pool: str, decisions: Sequence[Decision], who: str, ttl_s: float | None, reason: str

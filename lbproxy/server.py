@@ -19,7 +19,7 @@ import uvloop
 
 from lbproxy import __version__
 from lbproxy.control.admin.app import AdminServer, build_app
-from lbproxy.control.admin.guard import Guard
+from lbproxy.control.admin.guard import Guard, NoToken, read_token
 from lbproxy.control.admin.page import add_page
 from lbproxy.control.config import ConfigError
 from lbproxy.control.source import Source
@@ -96,6 +96,7 @@ class Server:
 
     async def _start_admin(self, config: Config) -> None:
         spec = config.admin
+        self._check_token(spec.token_file)
         if spec.listen is not None:
             self._admin_listening.append(listen(spec.listen))
         if spec.socket:
@@ -105,6 +106,14 @@ class Server:
         add_page(app, self.instance)
         self._admin = AdminServer(app)
         await self._admin.start([listening.sockets[0] for listening in self._admin_listening])
+
+    @staticmethod
+    def _check_token(path: str) -> None:
+        try:
+            if path:
+                read_token(path)
+        except NoToken as error:
+            raise CannotStart(f"admin.token_file {path}: {error}") from None
 
     async def _close(self) -> None:
         if self._admin is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import urllib.request
 from collections.abc import AsyncIterator
@@ -158,7 +161,8 @@ async def test_nobody_is_left_only_when_that_is_meant(tmp_path: Path, backends: 
         for name in ("b1", "b2"):
             assert (await cli(proxy, "drain", name))[0] == 0
         code, _, err = await cli(proxy, "drain", "b3")
-        assert (code, err) == (1, "lbproxy: nobody in api would be left to serve; force it if that is meant\n")
+        told = "nobody in api would be left to serve; if that is meant, say so (--force, or `force` in the API)"
+        assert (code, err) == (1, f"lbproxy: {told}\n")
         assert set((await homes(proxy, USERS[:20])).values()) == {"b3"}
         assert (await cli(proxy, "weight", "b3", "0", "--force"))[0] == 0
         assert (await get(proxy.port))[0] == 503
@@ -205,11 +209,41 @@ async def test_status_watches_what_goes_where(tmp_path: Path, backends: Backends
         [line.split() for line in "".join(tables).split("lbproxy ")[number].splitlines()] for number in (1, 2)
     )
     assert first[3][:2] == second[3][:2] == ["backend", "state"]
-    assert (first[3][-2:], second[3][-2:]) == (["observed", "req/s"], ["observed", "req/s"])
-    assert [row[-2:] for row in first[4:7]] == [["-", "-"]] * 3, "a rate takes two looks"
-    assert sum(float(row[-1].replace(",", "")) for row in second[4:7]) > 10
-    assert sum(float(row[-3]) for row in second[4:7]) == pytest.approx(100, abs=0.1)
+    assert first[3][-5:] == second[3][-5:] == ["observed", "req/s", "in", "flight", "errors"]
+    assert [row[-4:-2] for row in first[4:7]] == [["-", "-"]] * 3, "a rate takes two looks"
+    assert sum(float(row[-3].replace(",", "")) for row in second[4:7]) > 10
+    assert sum(float(row[-5]) for row in second[4:7]) == pytest.approx(100, abs=0.1)
     assert [set(document) for document in documents] == [{"info", "pools"}] * len(documents)
+
+
+@pytest.mark.parametrize(("columns", "rows", "last"), [(80, 24, "b3"), (40, 24, "b3"), (80, 6, "… 3 more lines")])
+async def test_status_watches_within_the_terminal(
+    tmp_path: Path, backends: Backends, columns: int, rows: int, last: str
+) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        screen = await asyncio.to_thread(_screen, proxy, columns, rows)
+    assert len(screen) <= rows
+    assert max(map(len, screen)) <= columns
+    assert screen[0].startswith("lbproxy ")
+    assert screen[0].endswith("…")
+    assert screen[-1].strip().startswith(last)
+    assert columns < 80 or screen[3].endswith("  in flight  errors"), "what has short names fits into 80 columns"
+
+
+def _screen(proxy: Proxy, columns: int, rows: int) -> list[str]:
+    """The second picture that `status --watch` draws on a terminal of that size."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "lbproxy", "status", "--watch", "-c", str(proxy.file)]
+    with subprocess.Popen(command, stdout=theirs, env=environ) as process:
+        os.close(theirs)
+        said = b""
+        while said.count(b"\x1b[H\x1b[J") < 3:
+            said += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+    os.close(ours)
+    return said.decode().split("\x1b[H\x1b[J")[2].splitlines()
 
 
 async def _watched(proxy: Proxy, head: str, *words: str) -> list[str]:
@@ -396,6 +430,7 @@ async def test_wrong_words_are_told_apart(tmp_path: Path, backends: Backends) ->
             (("status", "--admin", "nonsense:port"), 2, "is no admin address"),
             (("status", "--admin", "127.0.0.1:1"), 3, "cannot reach the instance at 127.0.0.1:1"),
             (("reload", "--admin", f"127.0.0.1:{proxy.admin_port}"), 1, "admin.token_file"),
+            (("drain", "b1", "--admin", f"127.0.0.1:{proxy.admin_port}"), 1, "a Unix socket, admin.socket, takes"),
         ):
             found, _, err = await cli(proxy, *words)
             assert (found, part in err) == (code, True), (words, err)

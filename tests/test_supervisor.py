@@ -227,6 +227,16 @@ def test_an_access_log_that_cannot_be_opened_is_one_line_and_exit_1(tmp_path: Pa
     assert output == [f"lbproxy: cannot open the access log {tmp_path}/missing/access.log: No such file or directory\n"]
 
 
+@pytest.mark.parametrize(("written", "why"), [(None, "cannot be read: No such file or directory"), (" \n", "is empty")])
+def test_a_token_file_without_a_token_is_one_line_and_exit_1(tmp_path: Path, written: str | None, why: str) -> None:
+    token = tmp_path / "token"
+    if written is not None:
+        token.write_text(written)
+    admin = {"listen": "127.0.0.1:0", "token_file": str(token)}
+    code, output = run_to_the_end(Proxy(tmp_path, {"b1": 1}, admin=admin))
+    assert (code, output) == (1, [f"lbproxy: admin.token_file {token}: the token file {why}\n"])
+
+
 def test_a_bad_or_missing_file_is_exit_1(tmp_path: Path) -> None:
     code, output = run_to_the_end(Proxy(tmp_path, {"b1": 1}, lisen=1))
     assert code == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import socket
 import sys
 import time
@@ -396,8 +397,11 @@ def _status(arguments: Namespace, admin: Admin) -> int:
         elif arguments.json:
             _print_json({"info": info, "pools": shown})
         elif arguments.watch:
-            clear = "\x1b[H\x1b[J" if sys.stdout.isatty() else ""
-            sys.stdout.write(clear + status_text.moving(info, shown, before, now - looked))
+            picture = status_text.moving(info, shown, before, now - looked)
+            if sys.stdout.isatty():
+                size = shutil.get_terminal_size()
+                picture = "\x1b[H\x1b[J" + status_text.fitted(picture, size.columns, size.lines)
+            sys.stdout.write(picture)
         else:
             sys.stdout.write(status_text.status(info, shown))
         if not arguments.watch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 Document = Mapping[str, Any]
 
@@ -17,6 +17,14 @@ def moving(info: Document, pools: Sequence[Document], before: Sequence[Document]
     """The same with what backends have been asked since `before`, so many seconds ago; empty: nothing is known yet."""
     earlier = {pool["name"]: pool for pool in before}
     return _picture(info, pools, {pool["name"]: _flow(pool, earlier.get(pool["name"]), seconds) for pool in pools})
+
+
+def fitted(text: str, columns: int, rows: int) -> str:
+    """`text` cut to a terminal of that size, with an ellipsis where something is left out."""
+    lines = [line if len(line) <= columns else line[: columns - 1] + "…" for line in text.splitlines()]
+    if len(lines) >= rows:  # the last row is the cursor's
+        lines = [*lines[: max(rows - 2, 0)], f"… {len(lines) - max(rows - 2, 0)} more lines"[:columns]]
+    return "".join(f"{line}\n" for line in lines)
 
 
 # Of each backend by name: its share of the requests, and how many there were in a second, as text.
@@ -62,26 +70,46 @@ def _pool(pool: Document, flow: _Flow | None) -> Iterator[str]:
         f"{pool['in_flight']} in flight, {pool['upgraded_open']} upgraded, {sum(pool['requests'].values())} requests, "
         f"ring {pool['ring']['fingerprint']}"
     )
-    width = max([len("backend"), *(len(each["name"]) for each in backends)])
-    yield (
-        f"  {'backend':<{width}}  {'state':<9}  {'weight':>14}  {'share':>8}  {'ring':>8}  {'in flight':>9}  "
-        f"{'requests':>10}  {'errors':>7}" + (f"  {'observed':>8}  {'req/s':>8}" if flow is not None else "")
-    )
-    for each in backends:
-        errors = sum(each["errors"].values()) + each["requests"].get("5xx", 0)
-        requests = sum(each["requests"].values())
-        yield (
-            f"  {each['name']:<{width}}  {each['state']:<9}  {_weight(each):>14}  "
-            f"{_percent(each['expected_share']):>8}  {_percent(each['ring_share']):>8}  {each['in_flight']:>9}  "
-            f"{requests:>10}  {errors:>7}{_flowing(each, flow)}{_notes(each)}"
-        )
+    table = [_titles(flow is not None), *(_cells(each, flow) for each in backends)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    notes = ["", *map(_notes, backends)]
+    for cells, note in zip(table, notes, strict=True):
+        texts = [
+            cell.ljust(width) if at < _WORDS else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        yield "  " + "  ".join(texts) + note
 
 
-def _flowing(backend: Document, flow: _Flow | None) -> str:
-    if flow is None:
-        return ""
-    share, rate = flow[backend["name"]]
-    return f"  {share:>8}  {rate:>8}"
+# How many columns of the table hold words, which stand to the left; the others are numbers.
+_WORDS: Final = 2
+
+
+def _titles(is_moving: bool) -> list[str]:
+    flow = ["observed", "req/s"] if is_moving else []
+    return [
+        "backend",
+        "state",
+        "weight",
+        "share",
+        "ring",
+        *flow,
+        "in flight",
+        *([] if flow else ["requests"]),
+        "errors",
+    ]
+
+
+def _cells(backend: Document, flow: _Flow | None) -> list[str]:
+    errors = sum(backend["errors"].values()) + backend["requests"].get("5xx", 0)
+    requests = sum(backend["requests"].values())
+    shares = [_percent(backend["expected_share"]), _percent(backend["ring_share"])]
+    counts = [str(backend["in_flight"]), *([str(requests)] if flow is None else []), str(errors)]
+    return [
+        *(backend["name"], backend["state"], _weight(backend), *shares),
+        *(() if flow is None else flow[backend["name"]]),
+        *counts,
+    ]
 
 
 def backend_line(backend: Document) -> str:

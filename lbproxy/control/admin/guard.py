@@ -22,6 +22,10 @@ from lbproxy.control.admin.view import Rejected
 
 _PEER_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 MOST_TOKEN_BYTES: Final = 4096
+_NOT_OVER_TCP: Final = (
+    "nothing can be changed over TCP without admin.token_file in the configuration; "
+    "a Unix socket, admin.socket, takes changes without a token (either needs a restart)"
+)
 
 
 def is_tcp(request: web.Request) -> bool:
@@ -43,6 +47,10 @@ def is_own_host(value: str, names: Collection[str]) -> bool:
 
 
 @final
+class NoToken(Exception):
+    """Why a token file holds no token."""
+
+
 class Guard:
     """Judges requests. `hosts` are names of this machine besides localhost and plain addresses."""
 
@@ -74,7 +82,7 @@ class Guard:
         if not is_tcp(request):
             return
         if not self._token_file:
-            raise Rejected(403, "nothing can be changed over TCP without admin.token_file; use the Unix socket")
+            raise Rejected(403, _NOT_OVER_TCP)
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         token = given.strip().encode("utf-8", "surrogateescape")  # whatever octets they were
         if scheme.lower() != "bearer" or not hmac.compare_digest(token, self._token()):
@@ -82,13 +90,21 @@ class Guard:
 
     def _token(self) -> bytes:
         try:
-            with open(self._token_file, "rb") as file:
-                token = file.read(MOST_TOKEN_BYTES).strip()
-        except OSError as error:
-            raise Rejected(503, f"the token file cannot be read: {error.strerror}") from None
-        if not token:
-            raise Rejected(503, "the token file is empty")
-        return token
+            return read_token(self._token_file)
+        except NoToken as error:
+            raise Rejected(503, str(error)) from None
+
+
+def read_token(path: str) -> bytes:
+    """The token in a file, without white space around it. Raises NoToken."""
+    try:
+        with open(path, "rb") as file:
+            token = file.read(MOST_TOKEN_BYTES).strip()
+    except OSError as error:
+        raise NoToken(f"the token file cannot be read: {error.strerror}") from None
+    if not token:
+        raise NoToken("the token file is empty")
+    return token
 
 
 def who(request: web.Request) -> str:
