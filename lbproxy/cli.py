@@ -322,8 +322,9 @@ def _check(arguments: argparse.Namespace) -> int:
     parts = [f"{count} {noun if count != 1 else noun[:-1]}" for noun, count in counts.items()]
     print(f"{path}: ok: {', '.join(parts)}")
     if restart["needs_restart"]:
-        instance = f" of the instance at {restart['compared_with']}" if restart["compared_with"] else ""
-        print(f"{path}: only a restart{instance} changes {', '.join(restart['needs_restart'])}")
+        names, instance = ", ".join(restart["needs_restart"]), restart["compared_with"]
+        say = f"only a restart of the instance at {instance}" if instance else "once it runs, only a restart"
+        print(f"{path}: {say} changes {names}")
     return OK
 
 

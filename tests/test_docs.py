@@ -275,7 +275,7 @@ def test_the_readme_sets_up_what_getting_started_does() -> None:
 
 
 def test_explain_says_what_the_docs_show(tmp_path: Path) -> None:
-    (tmp_path / "lbproxy.yaml").write_text(yaml.safe_dump(starting_config()))
+    (tmp_path / "lbproxy.yaml").write_text(yaml.safe_dump(starting_config() | {"admin": {}}))
     (shown,) = [block.text for block in blocks("docs/routing.md", "console") if "explain alice" in block.text]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -294,6 +294,7 @@ def started(folder: Path, ports: dict[str, int]) -> Proxy:
     """A proxy with the configuration of getting-started.md, at other ports."""
     config = starting_config()
     config["listen"]["bind"] = "127.0.0.1:0"
+    config["admin"] = {"listen": "127.0.0.1:0", "socket": config["admin"]["socket"].replace("${PWD}", str(folder))}
     for backend in config["pools"]["web"]["backends"]:
         backend["url"] = f"http://127.0.0.1:{ports[backend['name']]}"
     folder.mkdir()
@@ -306,7 +307,9 @@ async def test_getting_started_happens_as_written(tmp_path: Path) -> None:
     def whole() -> dict[str, tuple[str, str, str]]:
         with started(tmp_path / "whole", backends.ports) as proxy:
             check_observability(proxy)
-            return {user: ask(proxy, user) for user in users}
+            said = {user: ask(proxy, user) for user in users}
+            check_changes(proxy)
+            return said
 
     def without_b1(port: int) -> dict[str, tuple[str, str, str]]:
         with started(tmp_path / "without", backends.ports | {"b1": port}) as proxy:
@@ -322,6 +325,15 @@ async def test_getting_started_happens_as_written(tmp_path: Path) -> None:
     assert {user: after[user] for user in users if before[user][0] != "b1"} == {
         user: before[user] for user in users if before[user][0] != "b1"
     }
+
+
+def check_changes(proxy: Proxy) -> None:
+    """What the page changes without touching the file can be changed, through the socket that its file names."""
+    (steps,) = [block.text for block in blocks(STARTING, "console") if "drain b2" in block.text]
+    for step in steps.splitlines():
+        assert step.startswith("$ lbproxy ")
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert cli.main([*step.split()[2:], "-c", str(proxy.file)]) == 0
 
 
 def check_observability(proxy: Proxy) -> None:
