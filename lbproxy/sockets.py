@@ -1,4 +1,4 @@
-"""Listening sockets, made and kept by the supervisor.
+"""Listening sockets, made and kept by the supervisor: those of one address, and those of a whole configuration.
 
 A TCP address gets one socket per worker slot, all on the same port (SO_REUSEPORT), so the kernel spreads connections
 over the workers. Because the supervisor keeps them, connections that wait on the socket of a killed worker are served
@@ -13,10 +13,11 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Final, final
 
-from lbproxy.core.spec import Address
+from lbproxy.core.spec import Address, Config
 
 BACKLOG: Final = 4096
 _ANYONE: Final = 0o666
@@ -66,6 +67,53 @@ def listen(address: Address, slots: int = 1, mode: int = _ANYONE) -> Listening:
         raise CannotListen(address, f"{address.host} is not known here ({error.strerror})") from None
     except OSError as error:
         raise CannotListen(address, _WORDS.get(error.errno or 0) or error.strerror or str(error)) from None
+
+
+@final
+class Listeners:
+    """What is listened on for a configuration: by the name of the listener, for so many worker slots."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._all: dict[str, Listening] = {}
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where each listener really listens, by its name; they differ when the port was left to the system."""
+        return {name: str(listening.address) for name, listening in self._all.items()}
+
+    def listen(self, config: Config) -> list[str]:
+        """Listen on what is not listened on yet; on any failure, on none of it. Returns the names of the new ones.
+        Raises CannotListen."""
+        new: list[str] = []
+        try:
+            for listener in config.listeners:
+                if listener.name not in self._all:
+                    self._all[listener.name] = listen(listener.bind, self._slots)
+                    new.append(listener.name)
+        except CannotListen:
+            self.close(new)
+            raise
+        return new
+
+    def close_others(self, config: Config) -> None:
+        """Listen no more on what this configuration does not have."""
+        names = {listener.name for listener in config.listeners}
+        self.close([name for name in self._all if name not in names])
+
+    def descriptors(self, names: Iterable[str], slot: int) -> list[int]:
+        """The sockets of these listeners for one slot."""
+        return [self._all[name].sockets[slot].fileno() for name in names]
+
+    def close(self, names: Iterable[str]) -> None:
+        """Listen no more on these."""
+        for name in names:
+            self._all.pop(name).close()
+
+    def close_all(self) -> None:
+        """Listen no more; `addresses` still says where it was."""
+        for listening in self._all.values():
+            listening.close()
 
 
 def _listen_tcp(address: Address, slots: int) -> Listening:

@@ -41,7 +41,7 @@ from lbproxy.observe.metrics import Page
 from lbproxy.observe.slabs import CAPACITY, CELL_BYTES, Layout, LayoutFull, Slabs, sums
 from lbproxy.samples import Answers
 from lbproxy.slot import Package, Slot
-from lbproxy.sockets import CannotListen, Listening, listen
+from lbproxy.sockets import CannotListen, Listeners
 
 SWEEP_INTERVAL_S: Final = 1.0
 APPLY_TIMEOUT_S: Final = 15.0
@@ -89,17 +89,18 @@ class Supervisor:
         self.is_draining = False
         self.states: dict[str, Mapping[str, int]] = {}
         # Told when a worker has met too many failures in a row at a backend: pool, backend, the last error.
-        self.on_failing: Callable[[str, str, str], None] = _nothing
+        self.on_failing: Callable[[str, str, str], None] = _nobody
         # Told what a worker says of sampled requests, and how many of them it has left out.
-        self.on_spans: Callable[[str, int], None] = _no_spans
-        self.on_names: Callable[[str], None] = _no_names
+        self.on_spans: Callable[[str, int], None] = _nobody
+        # Told what a worker says of the names of hot keys.
+        self.on_names: Callable[[str], None] = _nobody
         # Called about once a second, when the pools here have judged which of their keys are hot.
-        self.on_sweep: Callable[[], None] = _no_sweep
+        self.on_sweep: Callable[[], None] = _nobody
         self.restarts: dict[str, int] = {}
         self.slabs = Slabs.create(config.workers)
         self.layout = Layout()
         self._journal = journal
-        self._listening: dict[str, Listening] = {}
+        self._listeners = Listeners(config.workers)
         self._weights: Weights = {}
         self._adopted = 0
         self._asked = 0
@@ -137,7 +138,7 @@ class Supervisor:
     @property
     def addresses(self) -> dict[str, str]:
         """Where each listener really listens, by its name; they differ when the port was left to the system."""
-        return {name: str(listening.address) for name, listening in self._listening.items()}
+        return self._listeners.addresses
 
     def statuses(self) -> list[WorkerStatus]:
         return [slot.status() for slot in self._slots]
@@ -154,7 +155,7 @@ class Supervisor:
         """Listen, start the workers and wait until all of them serve. Raises CannotStart."""
         try:
             self._check_access_log(self.config)
-            self._listening = self._listen_new(self.config)
+            self._listeners.listen(self.config)
         except (CannotListen, CannotApply) as error:
             raise CannotStart(str(error)) from None
         for slot in self._slots:
@@ -186,18 +187,16 @@ class Supervisor:
         """
         self._check_access_log(config)
         try:
-            added = self._listen_new(config)
+            added = self._listeners.listen(config)
         except CannotListen as error:
             raise CannotApply(str(error)) from None
         try:
             snapshot = self._build(config, self.generation + 1, self.snapshot, weights)
         except CannotApply:
-            for listening in added.values():
-                listening.close()
+            self._listeners.close(added)
             raise
         self.config = config
         self.snapshot = snapshot
-        self._listening |= added
         memories = self._memories.follow(config)
         self._stand(weights, states, memories)
         for slot in self._slots:
@@ -210,7 +209,7 @@ class Supervisor:
         """Wait until every worker reads this generation; False when that takes too long: one that does not yet will
         when it can."""
         is_complete = await self._until(lambda: self._oldest_read() >= number or self.is_draining, APPLY_TIMEOUT_S)
-        self._close_removed()
+        self._listeners.close_others(self.config)
         return is_complete
 
     def reweigh(self, weights: Weights, states: States) -> int:
@@ -276,8 +275,7 @@ class Supervisor:
         """Accept nothing new, let running exchanges end within `drain_timeout`, and end all workers."""
         self.is_draining = True
         self._wake()
-        for listening in self._listening.values():
-            listening.close()
+        self._listeners.close_all()
         for slot in self._slots:
             slot.drain()
         ends = asyncio.gather(*(slot.wait_stopped() for slot in self._slots))
@@ -296,8 +294,7 @@ class Supervisor:
         """Give everything back. Only when the workers are gone."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for listening in self._listening.values():
-            listening.close()
+        self._listeners.close_all()
         self._memories.close()
         self.slabs.close()
 
@@ -329,24 +326,6 @@ class Supervisor:
         self._page_of = self.snapshot
         return Page(self.layout.rows, len(self._slots), snapshot_families(self.snapshot), previous)
 
-    def _listen_new(self, config: Config) -> dict[str, Listening]:
-        """Listen on what is not listened on yet; on any failure, on none of it. Raises CannotListen."""
-        made: dict[str, Listening] = {}
-        try:
-            for listener in config.listeners:
-                if listener.name not in self._listening:
-                    made[listener.name] = listen(listener.bind, len(self._slots))
-        except CannotListen:
-            for listening in made.values():
-                listening.close()
-            raise
-        return made
-
-    def _close_removed(self) -> None:
-        names = {listener.name for listener in self.config.listeners}
-        for name in [name for name in self._listening if name not in names]:
-            self._listening.pop(name).close()
-
     @staticmethod
     def _check_access_log(config: Config) -> None:
         path = config.log.access.path
@@ -359,9 +338,7 @@ class Supervisor:
 
     def _greet(self, index: int) -> Iterator[Package]:
         """What a fresh worker must be told."""
-        names = {listener.name for listener in self.config.listeners}
-        current = {name: listening for name, listening in self._listening.items() if name in names}
-        yield from self._socket_orders(index, current)
+        yield from self._socket_orders(index, [listener.name for listener in self.config.listeners])
         yield from self._table_orders(self._memories.pools)
         yield self._generation_order(), ()
 
@@ -370,16 +347,12 @@ class Supervisor:
         return Generation(self.generation, self.config, dict(self.layout.rows), dict(self._weights), adopt)
 
     def _table_orders(self, pools: Sequence[str]) -> Iterator[Package]:
-        for start in range(0, len(pools), MAX_DESCRIPTORS):
-            part = pools[start : start + MAX_DESCRIPTORS]
+        for part in _in_parts(pools):
             yield Tables(tuple(part)), self._memories.fds(part)
 
-    @staticmethod
-    def _socket_orders(index: int, listening: dict[str, Listening]) -> Iterator[Package]:
-        names = list(listening)
-        for start in range(0, len(names), MAX_DESCRIPTORS):
-            part = names[start : start + MAX_DESCRIPTORS]
-            yield Sockets(tuple(part)), [listening[name].sockets[index].fileno() for name in part]
+    def _socket_orders(self, slot: int, names: Sequence[str]) -> Iterator[Package]:
+        for part in _in_parts(names):
+            yield Sockets(tuple(part)), self._listeners.descriptors(part, slot)
 
     def _hear(self, slot: Slot, report: Report) -> None:
         fields = report.fields or {}
@@ -433,17 +406,11 @@ class Supervisor:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
 
 
-def _nothing(pool: str, backend: str, error: str) -> None:
-    """Nobody wants to know."""
+def _in_parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """As many at a time as one order can have descriptors."""
+    for start in range(0, len(names), MAX_DESCRIPTORS):
+        yield names[start : start + MAX_DESCRIPTORS]
 
 
-def _no_spans(text: str, dropped: int) -> None:
-    """Nor this."""
-
-
-def _no_names(text: str) -> None:
-    """Nor this."""
-
-
-def _no_sweep() -> None:
-    """Nor that."""
+def _nobody(*_: object) -> None:
+    """Wants to know."""

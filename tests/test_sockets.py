@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lbproxy.core.spec import Address
-from lbproxy.sockets import CannotListen, listen
+from lbproxy.core.spec import Address, Config, ListenerSpec
+from lbproxy.sockets import CannotListen, Listeners, listen
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -134,3 +134,31 @@ def test_a_successors_socket_file_is_left_alone(tmp_path: Path) -> None:
     first.close()
     assert path.is_socket()
     second.close()
+
+
+def listening_on(**binds: Address) -> Config:
+    return Config(tuple(ListenerSpec(name, bind) for name, bind in binds.items()), (), ())
+
+
+def test_what_is_listened_on_follows_the_configuration(tmp_path: Path) -> None:
+    one, other = Address("", 0, str(tmp_path / "one")), Address("", 0, str(tmp_path / "other"))
+    listeners = Listeners(2)
+    assert listeners.listen(listening_on(one=one)) == ["one"]
+    kept = listeners.descriptors(["one"], 0)
+    assert listeners.listen(listening_on(one=one, other=other)) == ["other"]
+    assert listeners.addresses == {"one": str(one), "other": str(other)}
+    assert listeners.descriptors(["one"], 1) == kept
+    listeners.close_others(listening_on(other=other))
+    assert (os.path.exists(one.path), os.path.exists(other.path)) == (False, True)
+    listeners.close_all()
+    assert not os.path.exists(other.path)
+    assert listeners.addresses == {"other": str(other)}
+
+
+def test_when_one_address_is_not_to_be_had_nothing_new_is_listened_on(tmp_path: Path) -> None:
+    one, missing = Address("", 0, str(tmp_path / "one")), Address("", 0, str(tmp_path / "missing" / "other"))
+    listeners = Listeners(1)
+    with pytest.raises(CannotListen):
+        listeners.listen(listening_on(one=one, other=missing))
+    assert listeners.addresses == {}
+    assert not os.path.exists(one.path)
