@@ -117,8 +117,8 @@ def _build() -> str:
     """How the data plane of the lbproxy that was measured is built, as it says itself."""
     said = subprocess.run([sys.executable, "-m", "lbproxy", "version"], capture_output=True, text=True, check=True)
     if "dataplane compiled" in said.stdout:
-        return "lbproxy's data plane was compiled (`LBPROXY_COMPILE=1`), which is not the default."
-    return "lbproxy's data plane was interpreted, which is the default; it can be compiled (`LBPROXY_COMPILE=1`)."
+        return "lbproxy's data plane was compiled, as an installation is where there are a C compiler and Python.h."
+    return "lbproxy's data plane was interpreted, as it is in a checkout and where there is no C compiler."
 
 
 def _libraries() -> list[str]:

@@ -133,7 +133,7 @@ class StandingOrders:
                 continue
             one = yield from serving_in_pieces(old[1], old[2], old[0])
             other = yield from serving_in_pieces(ring, serving, spec)
-            yield from self._rings.observe_in_pieces(name, one, other, causes.get(name, "reload"), wall)
+            yield from self._rings.observe(name, one, other, causes.get(name, "reload"), wall)
 
     async def _measure_all(self) -> None:
         while self._measures:

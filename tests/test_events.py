@@ -12,6 +12,7 @@ from lbproxy.control.ring_changes import RingChanges, serving_ring
 from lbproxy.core.forge import build_ring
 from lbproxy.core.hotkeys import HotKey
 from lbproxy.core.moves import moved
+from lbproxy.core.pieces import at_once
 from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import PoolSpec
 from lbproxy.observe.journal import BURST, Fields, Journal, Level
@@ -103,8 +104,8 @@ def test_ring_changes_are_measured_by_cause() -> None:
     changes = RingChanges(Journal(lambda level, event, fields: told.append((level, fields))))
     changes.keep(["api", "web"])
     before, after = (build_ring([("a", 1), ("b", 1), ("c", weight)], 64) for weight in (1, 2))
-    changes.observe("api", before, after, "override", 5.0)
-    changes.observe("api", after, before, "pace", 6.0)
+    at_once(changes.observe("api", before, after, "override", 5.0))
+    at_once(changes.observe("api", after, before, "pace", 6.0))
     api = changes.pools["api"]
     assert {cause: count for cause, count in api.counts.items() if count} == {"override": 1, "pace": 1}
     assert (api.cause, api.at, api.moved_share) == ("pace", 6.0, moved(before, after).share)

@@ -58,12 +58,8 @@ class RingChanges:
         """Know exactly these pools."""
         self.pools = {name: self.pools.get(name, Change()) for name in names}
 
-    def observe(self, pool: str, before: Ring, after: Ring, cause: str, wall: float) -> None:
-        """A pool's ring of those that serve has changed."""
-        at_once(self.observe_in_pieces(pool, before, after, cause, wall))
-
-    def observe_in_pieces(self, pool: str, before: Ring, after: Ring, cause: str, wall: float) -> Pieces[None]:
-        """`observe`, in pieces of a few milliseconds."""
+    def observe(self, pool: str, before: Ring, after: Ring, cause: str, wall: float) -> Pieces[None]:
+        """A pool's ring of those that serve has changed; in pieces of a few milliseconds."""
         share = (yield from moved_in_pieces(before, after)).share if before.size == after.size else 1.0
         change = self.pools.setdefault(pool, Change())
         change.counts[cause] += 1

@@ -213,10 +213,8 @@ BACKEND_SPILLS_RECEIVED: Final = 15
 BACKEND_ERRORS: Final = 16  # + index into UPSTREAM_ERRORS
 BACKEND_DURATION: Final = BACKEND_ERRORS + len(UPSTREAM_ERRORS)
 
-# Where the sum of a histogram stands: behind its buckets.
-POOL_DURATION_SUM: Final = POOL_DURATION + len(DURATION_BOUNDS) + 1
-POOL_FIRST_BYTE_SUM: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 1
-BACKEND_DURATION_SUM: Final = BACKEND_DURATION + len(DURATION_BOUNDS) + 1
+# Where a histogram's sum stands, counted from its first cell: behind its buckets.
+DURATION_SUM: Final = len(DURATION_BOUNDS) + 1
 
 HOMES_SLOTS: Final = 4096
 RowKind = Literal["worker", "listener", "pool", "backend", "sketch", "homes"]
@@ -247,4 +245,4 @@ def row_width(kind: RowKind) -> int:
 def observe_duration(cells: Cells, start: int, microseconds: int) -> None:
     """Count one duration into the histogram whose first cell is `start`."""
     cells[start + bisect_left(DURATION_BOUNDS, microseconds)] += 1
-    cells[start + len(DURATION_BOUNDS) + 1] += microseconds
+    cells[start + DURATION_SUM] += microseconds

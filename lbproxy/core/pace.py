@@ -3,7 +3,7 @@
 A pool with `pace: 5%/min` never moves more than that share of its keys within any minute, whatever was asked for: a
 new weight, a backend that joins, one that comes back. What it serves with lies on the straight line from the present
 weights to the wanted ones, and every step along that line is measured before it is taken: exactly the share of the hash
-space that changes hands between two rings (`ring.moved`), of those that serve, for a backend that nobody asks owns
+space that changes hands between two rings (`moves.moved`), of those that serve, for a backend that nobody asks owns
 nothing.
 
 Steps come about once a second, less often on large rings, which take time to build. A step may move what the time since

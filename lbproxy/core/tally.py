@@ -14,6 +14,7 @@ from lbproxy.core.ledger import (
     BACKEND_OWNED,
     BACKEND_REQUESTS,
     DURATION_BOUNDS,
+    DURATION_SUM,
     OWNER,
     POOL_DECISIONS,
     POOL_DURATION,
@@ -52,7 +53,7 @@ class Tally:
         total = sum(durations)
         durations.sort()
         for histogram in (pool_row + POOL_DURATION, pool_row + POOL_FIRST_BYTE, row + BACKEND_DURATION):
-            cells[histogram + len(DURATION_BOUNDS) + 1] += total
+            cells[histogram + DURATION_SUM] += total
         done = 0
         while done < len(durations):
             bucket = bisect_left(DURATION_BOUNDS, durations[done])

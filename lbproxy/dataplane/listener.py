@@ -173,7 +173,7 @@ class DataPlane:
         return sum(len(listener.connections) for listener in (*self._listeners.values(), *self._leaving))
 
     def adopt(self, states: Mapping[str, Mapping[str, int]]) -> None:
-        """Take what the control plane says of backends, by pool and name: `balance.SERVING`, `DRAINING` or `OUT`."""
+        """Take what the control plane says of backends, by pool and name: `account.SERVING`, `DRAINING` or `OUT`."""
         plane = self._plane
         for name, pool in plane.snapshot.pools.items():
             if name in states:
