@@ -18,7 +18,7 @@ from lbproxy.core.homes import Homes
 from lbproxy.core.ledger import Cells, RowKey
 from lbproxy.core.pieces import Pieces, at_once
 from lbproxy.core.rings import Rings, rings_in_pieces
-from lbproxy.core.spec import Config, HeaderPolicy, ListenerSpec, PoolSpec, Route, TracingSpec
+from lbproxy.core.spec import BackendSpec, Config, HeaderPolicy, ListenerSpec, PoolSpec, Route, TracingSpec
 
 Weights = Mapping[tuple[str, str], float]  # by pool and backend
 
@@ -133,19 +133,8 @@ def build_snapshot(
     """
     if rings is None:
         rings = at_once(snapshot_rings(config, weights or {}, previous_rings(previous)))
-    pools = {
-        spec.name: _pool(
-            spec,
-            rows,
-            previous,
-            [] if cells is None else cells,
-            peers,
-            weights or {},
-            config.zone,
-            rings[spec.name],
-        )
-        for spec in config.pools
-    }
+    maker = _PoolMaker(rows, previous, [] if cells is None else cells, peers, weights or {}, config.zone)
+    pools = {spec.name: maker.make(spec, rings[spec.name]) for spec in config.pools}
     return Snapshot(
         generation=generation,
         fingerprint=routing_fingerprint(config, pools),
@@ -177,53 +166,79 @@ def _holders(pool: Pool) -> list[Backend]:
     return [each for each in (*pool.backends.values(), *pool.account.leaving.values()) if each.is_held]
 
 
-def _pool(
-    spec: PoolSpec,
-    rows: Mapping[RowKey, int],
-    previous: Snapshot | None,
-    cells: Cells,
-    peers: Sequence[Cells],
-    weights: Weights,
-    zone: str,
-    rings: Rings,
-) -> Pool:
-    old = (previous.pools.get(spec.name) or previous.leaving.get(spec.name)) if previous is not None else None
-    row, sketch_row = rows[("pool", spec.name)], rows[("sketch", spec.name)]
-    if old is None:
-        account = Account(cells, peers, row, sketch_row)
-    else:
-        account = old.account
-        account.row, account.sketch_row = row, sketch_row
-    homes_row = rows.get(("homes", spec.name))
-    if spec.on_move != "pin" or homes_row is None:
-        account.homes = None
-    elif account.homes is None or account.homes.row != homes_row:
-        account.homes = Homes(cells, peers, homes_row)
-    backends: dict[str, Backend] = {}
-    known_backends: dict[str, Backend] = {}
-    if old is not None:
-        known_backends = {**account.leaving, **old.backends}
+@final
+class _PoolMaker:
+    """Makes the pools of one snapshot, each with what the one before knew of it; `build_snapshot` says from what."""
+
+    def __init__(
+        self,
+        rows: Mapping[RowKey, int],
+        previous: Snapshot | None,
+        cells: Cells,
+        peers: Sequence[Cells],
+        weights: Weights,
+        zone: str,
+    ) -> None:
+        self._rows = rows
+        self._previous = previous
+        self._cells = cells
+        self._peers = peers
+        self._weights = weights
+        self._zone = zone
+
+    def make(self, spec: PoolSpec, rings: Rings) -> Pool:
+        """The pool, which is the one before when nothing in it has changed."""
+        previous = self._previous
+        old = (previous.pools.get(spec.name) or previous.leaving.get(spec.name)) if previous is not None else None
+        account = self._account(spec, old)
+        if old is None:
+            return Pool(spec, account, self._backends(spec, {}), None, self._zone, rings)
+        is_same = self._is_same(spec, old, rings)
+        known = {**account.leaving, **old.backends}
         names = {each.name for each in spec.backends}
-        account.leaving = {name: each for name, each in known_backends.items() if name not in names and each.is_held}
-    is_same = (
-        old is not None
-        and previous is not None
-        and spec.name in previous.pools
-        and old.spec == spec
-        and old.row == row
-        and old.rings == rings
-    )
-    for each in spec.backends:
-        backend_row = rows[("backend", spec.name, each.name)]
-        weight = weights.get((spec.name, each.name), each.weight)
-        known = known_backends.get(each.name)
-        if known is not None:
-            is_same = is_same and known.weight == weight and known.row == backend_row
-            known.take_over(each, backend_row, weight)
-            backends[each.name] = known
+        account.leaving = {name: each for name, each in known.items() if name not in names and each.is_held}
+        backends = self._backends(spec, known)
+        return old if is_same else Pool(spec, account, backends, old, self._zone, rings)
+
+    def _account(self, spec: PoolSpec, old: Pool | None) -> Account:
+        row, sketch_row = self._rows[("pool", spec.name)], self._rows[("sketch", spec.name)]
+        if old is None:
+            account = Account(self._cells, self._peers, row, sketch_row)
         else:
-            is_same = False
-            backends[each.name] = Backend(each, backend_row, weight)
-    if old is not None and is_same:
-        return old
-    return Pool(spec, account, backends, old, zone, rings)
+            account = old.account
+            account.row, account.sketch_row = row, sketch_row
+        homes_row = self._rows.get(("homes", spec.name))
+        if spec.on_move != "pin" or homes_row is None:
+            account.homes = None
+        elif account.homes is None or account.homes.row != homes_row:
+            account.homes = Homes(self._cells, self._peers, homes_row)
+        return account
+
+    def _is_same(self, spec: PoolSpec, old: Pool, rings: Rings) -> bool:
+        """Whether the pool before it can stand for this one. Ask before its backends take anything over."""
+        if self._previous is None or spec.name not in self._previous.pools:
+            return False
+        if old.spec != spec or old.row != self._rows[("pool", spec.name)] or old.rings != rings:
+            return False
+        for each in spec.backends:
+            known = old.backends[each.name]
+            if (known.row, known.weight) != self._row_and_weight(spec.name, each):
+                return False
+        return True
+
+    def _backends(self, spec: PoolSpec, known: Mapping[str, Backend]) -> dict[str, Backend]:
+        """By name; those that are known go on under their new specifications."""
+        backends: dict[str, Backend] = {}
+        for each in spec.backends:
+            row, weight = self._row_and_weight(spec.name, each)
+            backend = known.get(each.name)
+            if backend is None:
+                backend = Backend(each, row, weight)
+            else:
+                backend.take_over(each, row, weight)
+            backends[each.name] = backend
+        return backends
+
+    def _row_and_weight(self, pool: str, backend: BackendSpec) -> tuple[int, float]:
+        row = self._rows[("backend", pool, backend.name)]
+        return row, self._weights.get((pool, backend.name), backend.weight)
