@@ -28,7 +28,9 @@ def served() -> Iterator[Site]:
 LONG = "checkout-eu-central-1a-{}.internal.example.com:8443"
 
 
-@pytest.mark.parametrize("size", [DESKTOP, (1366, 768), (1280, 800), (1160, 900), (1024, 768), (768, 1024), PHONE, (320, 640)])
+@pytest.mark.parametrize(
+    "size", [DESKTOP, (1366, 768), (1280, 800), (1160, 900), (1024, 768), (768, 1024), PHONE, (320, 640)]
+)
 def test_nothing_is_cut_off_or_faint_or_lies_on_something_else(
     browser: Browser, served: Site, size: tuple[int, int]
 ) -> None:
