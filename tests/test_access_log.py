@@ -23,43 +23,14 @@ from lbproxy.core.spec import AccessLogSpec
 from lbproxy.observe import access_log
 from lbproxy.observe.access_log import AccessLog, open_sink, pieces
 from lbproxy.observe.lines import LINE_MAX, SAFE, CombinedLines, JsonLines, json_text
+from tests.exchanges import Ended
 from tests.tools import PACKAGE_HOME
 
 NOON_NS = 1_796_040_000_123_456_789  # 2026-11-30 12:00:00.123 UTC
 
 
-class Exchange:
-    """A finished exchange, as the data plane would hand it over."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.method = b"GET"
-        self.target = b"/things?page=2"
-        self.host = b"api.example.com"
-        self.minor = 1
-        self.client = "192.0.2.7"
-        self.status = 200
-        self.pool_name = "api"
-        self.backend_name = "b1"
-        self.decision = ledger.OWNER
-        self.reason = ""
-        self.attempts = 1
-        self.request_bytes = 10
-        self.response_bytes = 2000
-        self.upgraded = False
-        self.duration_us = 1500
-        self.connect_us = -1
-        self.first_byte_us = 900
-        self.request_id = b"3f2a9c1e-000001f2"
-        self.trace_id = b"0af7651916cd43dd8448eb211c80319c"
-        self.key: bytes | None = b"user-1"
-        self.fields: dict[bytes, bytes] = {}
-        vars(self).update(changes)
-        self.agent = self.fields.get(b"user-agent", b"")
-        self.referer = self.fields.get(b"referer", b"")
-
-
 def as_finished(**changes: Any) -> Finished:
-    return Exchange(**changes)
+    return Ended(**{"request_id": b"3f2a9c1e-000001f2", "trace_id": b"0af7651916cd43dd8448eb211c80319c", **changes})
 
 
 def json_line(with_key: bool = False, **changes: Any) -> dict[str, Any]:

@@ -13,42 +13,28 @@ import pytest
 from lbproxy import cli
 from lbproxy.core import ledger
 from lbproxy.core.hashing import hash_key
-from lbproxy.core.trace import Trace
 from lbproxy.observe.lines import CombinedLines, JsonLines
 from lbproxy.simulate.record import Recording, Unusable, read
 from lbproxy.simulate.traffic import NO_KEY, Arrival
+from tests.exchanges import Ended
 
 BEGAN_NS = 1_796_040_000_000_000_000
 Output = pytest.CaptureFixture[str]
 
 
-class Finished:
+class Finished(Ended):
     """An exchange that has ended, `at_s` seconds after the first one came and `duration_s` after it came itself."""
 
     def __init__(self, at_s: float, duration_s: float, key: bytes | None, **changes: Any) -> None:
         self.ended_ns = BEGAN_NS + round((at_s + duration_s) * 1e9)
-        self.method = b"GET"
-        self.target = b"/"
-        self.host = b"api.example.com"
-        self.minor = 1
-        self.client = "192.0.2.7"
-        self.status = 200
-        self.pool_name = "api"
-        self.backend_name = "b1"
-        self.decision = ledger.OWNER
-        self.reason = ""
-        self.attempts = 1
-        self.request_bytes = 0
-        self.response_bytes = 2
-        self.upgraded = False
-        self.duration_us = round(duration_s * 1e6)
-        self.connect_us = -1
-        self.first_byte_us = 900
-        self.request_id = b"%x" % self.ended_ns
-        self.trace: Trace | None = None
-        self.key = key
-        self.agent = self.referer = self.trace_id = b""
-        vars(self).update(changes)
+        super().__init__(
+            **{
+                "duration_us": round(duration_s * 1e6),
+                "request_id": b"%x" % self.ended_ns,
+                "key": key,
+                **changes,
+            }
+        )
 
 
 def log(*exchanges: Finished, with_key: bool = True) -> list[str]:

@@ -63,7 +63,9 @@ def test_a_port_with_connections_in_time_wait_can_be_taken_again() -> None:
     server.close()
     client.close()
     listening.close()
-    listen(listening.address, 2).close()
+    again = listen(listening.address, 2)
+    assert again.address == listening.address
+    again.close()
 
 
 def test_ipv6_is_only_ipv6() -> None:
@@ -72,7 +74,8 @@ def test_ipv6_is_only_ipv6() -> None:
     except CannotListen as error:
         pytest.skip(f"no IPv6 here: {error}")
     four = listen(Address("127.0.0.1", six.address.port), 2)
-    socket.create_connection(("::1", six.address.port)).close()
+    with socket.create_connection(("::1", six.address.port)), socket.create_connection(four.sockets[0].getsockname()):
+        assert [sum(map(accepted, each.sockets)) for each in (six, four)] == [1, 1]
     six.close()
     four.close()
 

@@ -12,47 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbproxy.channel import MAX_REPORT_BYTES, Report, pack_report
-from lbproxy.core import ledger
 from lbproxy.core.exchange import Traced
 from lbproxy.core.trace import Trace
 from lbproxy.observe import spans
 from lbproxy.observe.spans import MOST_PER_FLUSH, SpanLog, SpanRecord, pack, record_of, unpack
+from tests.exchanges import Ended
 
 TRACE = Trace(b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331", b"00f067aa0ba902b7", b"53995c3f42cd8ad8")
 END_NS = 1_796_040_000_123_456_789
 
 
-class Exchange:
-    """A finished exchange, as the data plane would hand it over."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.method = b"GET"
-        self.target = b"http://api.example.com/things?token=secret"
-        self.path = b"/things?token=secret"
-        self.host = b"api.example.com"
-        self.minor = 1
-        self.client, self.peer = "192.0.2.7", "10.0.0.1"
-        self.status = 200
-        self.pool_name, self.backend_name = "api", "b1"
-        self.decision = ledger.OWNER
-        self.reason = ""
-        self.attempts = 1
-        self.request_bytes, self.response_bytes = 10, 2000
-        self.upgraded = False
-        self.duration_us, self.connect_us, self.first_byte_us, self.attempt_us = 1500, -1, 900, 1400
-        self.request_id = b"3f2a9c1e000001f2"
-        self.key: bytes | None = b"user-1"
-        self.trace: Trace | None = TRACE
-        self.fields = {b"user-agent": b"curl/8", b"tracestate": b"vendor=1"}
-        self.agent = self.referer = self.trace_id = b""
-        vars(self).update(changes)
-
-    def field(self, name: bytes) -> bytes:
-        return self.fields.get(name, b"")
-
-
 def exchange(**changes: Any) -> Traced:
-    return Exchange(**changes)
+    own = {
+        "target": b"http://api.example.com/things?token=secret",
+        "path": b"/things?token=secret",
+        "trace": TRACE,
+        "fields": {b"user-agent": b"curl/8", b"tracestate": b"vendor=1"},
+    }
+    return Ended(**{**own, **changes})
 
 
 RECORD = record_of(exchange(), TRACE, END_NS)

@@ -70,8 +70,8 @@ WHEN_CLIENT_LEAVES: Final[Table] = (
 class Finished(Protocol):
     """What an access log may read of an exchange when it has ended. Times are in microseconds.
 
-    `status` 0: none was sent. `backend` "": none was chosen. `decision`: index into `ledger.DECISIONS`, -1 when not
-    routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`, or "client_abort".
+    `status` 0: none was sent. `backend_name` "": none was chosen. `decision`: index into `ledger.DECISIONS`, -1 when
+    not routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`, or "client_abort".
     `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `agent` and `referer` are the
     request's User-Agent and Referer, b"" when there is none. `trace_id` is what the backend was told, b"" when the
     policy is to pass on what comes.
