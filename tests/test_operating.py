@@ -401,6 +401,8 @@ async def test_a_changed_file_is_taken_up_by_itself(tmp_path: Path, backends: Ba
 async def test_the_process_can_be_drained_over_its_socket(tmp_path: Path, backends: Backends) -> None:
     with proxied(tmp_path, backends) as proxy:
         assert (await cli(proxy, "healthcheck")) == (0, "2 of 2 workers ready\n", "")
+        code, out, _ = await cli(proxy, "healthcheck", "--json")
+        assert (code, json.loads(out)) == (0, {"ready": True, "detail": "2 of 2 workers ready"})
         command = [
             "curl",
             "-sS",
@@ -435,6 +437,23 @@ async def test_wrong_words_are_told_apart(tmp_path: Path, backends: Backends) ->
             found, _, err = await cli(proxy, *words)
             assert (found, part in err) == (code, True), (words, err)
         assert (await ask(proxy, "/v1/info"))["generation"] == 1
+
+
+async def test_why_there_are_no_rights_is_told(tmp_path: Path, backends: Backends) -> None:
+    """Without the token or the socket another way in is tried; where that is shut, they are named."""
+    token = tmp_path / "token"
+    token.write_text("correct horse\n")
+    with Proxy(tmp_path, backends.ports, admin={"listen": "127.0.0.1:0", "token_file": str(token)}) as proxy:
+        file, missing = tmp_path / "for-the-client.yaml", tmp_path / "missing"
+        for section, why in (
+            ({"token_file": str(missing)}, f"the token file {missing} cannot be read: No such file or directory"),
+            ({"socket": str(missing)}, f"the socket {missing} is not there"),
+        ):
+            admin = {"listen": f"127.0.0.1:{proxy.admin_port}"} | section
+            file.write_text(yaml.safe_dump(proxy.config | {"admin": admin}))
+            code, _, err = await cli(proxy, "drain", "b1", "-c", str(file))
+            assert (code, err) == (1, f"lbproxy: the token is missing or wrong; {why}\n")
+            assert (await cli(proxy, "status", "-c", str(file)))[0] == 0
 
 
 async def test_over_tcp_with_a_token(tmp_path: Path, backends: Backends) -> None:

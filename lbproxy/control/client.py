@@ -72,12 +72,16 @@ class _UnixConnection(http.client.HTTPConnection):
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """Where an instance's admin API is: a Unix socket `path`, or `host` and `port` with a token or none."""
+    """Where an instance's admin API is: a Unix socket `path`, or `host` and `port` with a token or none.
+
+    `lack` is why there are no more rights at hand, such as a token file that may not be read.
+    """
 
     path: str = ""
     host: str = ""
     port: int = 0
     token: str = ""
+    lack: str = ""
 
     def __str__(self) -> str:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
@@ -103,10 +107,10 @@ class Admin:
             raise Failure(UNREACHABLE, f"lbproxy: cannot reach the instance at {self}: {why}") from None
         finally:
             connection.close()
-        return _read(answer.status, answer.getheader("Content-Type", ""), content)
+        return _read(answer.status, answer.getheader("Content-Type", ""), content, self.lack)
 
 
-def _read(status: int, kind: str, content: bytes) -> Any:
+def _read(status: int, kind: str, content: bytes, lack: str) -> Any:
     text = content.decode("utf-8", "replace")
     document: Any = text
     if "json" in kind:
@@ -115,7 +119,10 @@ def _read(status: int, kind: str, content: bytes) -> Any:
         except ValueError:
             raise Failure(UNREACHABLE, "lbproxy: what answers there is no lbproxy") from None
     if status >= 400:
-        raise Problem(status, document if isinstance(document, dict) else {"detail": text.strip()})
+        problem = document if isinstance(document, dict) else {"detail": text.strip()}
+        if lack and status in (401, 403):
+            problem = problem | {"detail": f"{problem.get('detail')}; {lack}"}
+        raise Problem(status, problem)
     return document
 
 
@@ -135,10 +142,14 @@ def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
     if spec.listen is None:
         raise Failure(UNREACHABLE, f"lbproxy: {path} has no admin API; name one with --admin")
     host = spec.listen.host
+    token, lack = _token(arguments.token_file or spec.token_file)
+    if spec.socket and not token:
+        lack = f"the socket {spec.socket} {'may not be used by you' if os.path.exists(spec.socket) else 'is not there'}"
     return Admin(
         host={"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host),
         port=spec.listen.port,
-        token=_token(arguments.token_file or spec.token_file),
+        token=token,
+        lack=lack,
     )
 
 
@@ -177,18 +188,20 @@ def _named(text: str, token_file: str | None) -> Admin:
         host, port = rest, str(DEFAULT_PORT)
     if not (port.isascii() and port.isdigit() and int(port) < 65536 and host):
         raise Failure(USAGE, f"lbproxy: {text} is no admin address; write host:port or unix:/path")
-    return Admin(host=host.removeprefix("[").removesuffix("]"), port=int(port), token=_token(token_file or ""))
+    token, lack = _token(token_file or "")
+    return Admin(host=host.removeprefix("[").removesuffix("]"), port=int(port), token=token, lack=lack)
 
 
-def _token(path: str) -> str:
-    """The token, or "" when it may not be read: reading the API takes none."""
+def _token(path: str) -> tuple[str, str]:
+    """The token, and why there is none: it may be that it cannot be read, and reading the API takes none."""
     if not path:
-        return ""
+        return "", ""
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read().strip()
-    except (OSError, ValueError):
-        return ""
+            return file.read().strip(), ""
+    except (OSError, ValueError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or "it is no text"
+        return "", f"the token file {path} cannot be read: {why}"
 
 
 # Commands
@@ -412,8 +425,17 @@ def _status(arguments: Namespace, admin: Admin) -> int:
 
 
 def _healthcheck(arguments: Namespace, admin: Admin) -> int:
-    print(admin.ask("GET", "/readyz").strip())
-    return OK
+    try:
+        said, is_ready = str(admin.ask("GET", "/readyz")).strip(), True
+    except Problem as problem:
+        if not arguments.json:
+            raise
+        said, is_ready = str(problem.document.get("detail", "")), False
+    if arguments.json:
+        _print_json({"ready": is_ready, "detail": said})
+    else:
+        print(said)
+    return OK if is_ready else BAD
 
 
 def _print_json(value: Any) -> None:

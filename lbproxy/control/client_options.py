@@ -86,11 +86,12 @@ def add_commands(add: Add, run: Run, config_option: Callable[[argparse.ArgumentP
     status.add_argument("--pool", metavar="P", help="this pool alone")
     _json(status)
 
-    command(
+    healthcheck = command(
         "healthcheck",
         "whether the instance is ready, as an exit code",
         "Whether the instance is ready: exit code 0 if it is, 1 if it is not, 3 if it cannot be reached.",
     )
+    _json(healthcheck)
 
 
 def _json(parser: argparse.ArgumentParser) -> None:
