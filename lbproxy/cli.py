@@ -11,56 +11,19 @@ import argparse
 import difflib
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from lbproxy import __version__
-from lbproxy.control.client_options import add_commands as add_client_commands
-from lbproxy.simulate.options import add_options as add_simulate_options
+from lbproxy.command_line import CONFIG_PLACES, USAGE, Stop, make_parser
 
 if TYPE_CHECKING:
     from lbproxy.core.spec import Config, PoolSpec
 
 OK: Final = 0
 BAD: Final = 1
-USAGE: Final = 2
 INTERRUPTED: Final = 130  # as a shell reports SIGINT
 PIPE_CLOSED: Final = 141  # as a shell reports SIGPIPE
-
-CONFIG_PLACES: Final = ("lbproxy.yaml", "/etc/lbproxy/lbproxy.yaml")
-
-_EXAMPLES: Final = """\
-examples:
-  lbproxy demo                          see it work: backends, a proxy and traffic on this machine
-  lbproxy check lbproxy.yaml            say everything that is wrong with a file
-  lbproxy run -c lbproxy.yaml           carry traffic
-  lbproxy explain alice                 who owns the key alice, who comes next, and why
-  lbproxy diff new.yaml                 what a configuration would change, and which keys would move
-  lbproxy status --watch                how the running instance and its backends stand
-  lbproxy drain b1 --wait 10m           take a backend out gently, and return when it can be stopped
-  lbproxy simulate --hot 20%            what one user with a fifth of the traffic does to the others
-  lbproxy config --resolved | less      the configuration with every default filled in
-  lbproxy schema > lbproxy.schema.json  for editors
-  lbproxy dashboards export grafana     the dashboards for Grafana, the rules for Prometheus
-
-Without -c the configuration is ./lbproxy.yaml or /etc/lbproxy/lbproxy.yaml.
-exit codes: 0 well, 1 what was asked about is bad, 2 wrong usage, 3 cannot reach the instance, 4 reload refused
-"""
-
-
-class Stop(Exception):
-    """Ends the command with a message and an exit code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Stop(USAGE, f"{self.prog}: {message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,7 +69,7 @@ def _run(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a key may hold what the terminal cannot show
-    parser, commands = _parser()
+    parser, commands = make_parser()
     word = next((word for word in argv if not word.startswith("-")), None)
     if word is not None and word not in commands:
         close = difflib.get_close_matches(word, commands, n=1)
@@ -116,11 +79,10 @@ def _run(argv: Sequence[str]) -> int:
         arguments = parser.parse_args(argv)
     except SystemExit as done:  # --help and --version have printed
         return int(done.code or 0)
-    command: Callable[[argparse.Namespace], int] | None = getattr(arguments, "command", None)
-    if command is None:
+    if "command" not in arguments:
         parser.print_help(sys.stderr)
         return USAGE
-    return command(arguments)
+    return _COMMANDS[arguments.command](arguments)
 
 
 def _fail(code: int, message: str) -> int:
@@ -139,142 +101,7 @@ def _abandon_stdout() -> None:
         pass
 
 
-# What can be said
-
-
-def _parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
-    """The parser and the names of the commands."""
-    parser = _Parser(
-        prog="lbproxy",
-        description="A layer-7 reverse proxy that keeps each user on one backend.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"lbproxy {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
-
-    run = commands.add_parser("run", help="carry traffic", description="Carry traffic until SIGTERM or SIGINT.")
-    _config_option(run)
-    run.set_defaults(command=_run_proxy)
-
-    demo = commands.add_parser(
-        "demo",
-        help="see it work on this machine",
-        description="Backends, a proxy and traffic of many users on this machine; Ctrl-C ends it.",
-    )
-    demo.add_argument("--seconds", type=_positive, metavar="N", help="end after N seconds")
-    demo.add_argument("--backends", type=_whole(1, 1000), metavar="N", default=3, help="how many backends (default 3)")
-    demo.add_argument(
-        "--port", type=_whole(0, 65535), metavar="P", help="the proxy's port (default: 8080, or a free one)"
-    )
-    demo.add_argument("--calm", action="store_true", help="no user that runs hot, no backend that dies")
-    demo.set_defaults(command=_demo)
-
-    check = commands.add_parser(
-        "check",
-        help="say everything that is wrong with a configuration",
-        description="Say everything that is wrong with a configuration, and what of it a reload would not put in "
-        "force. Nothing is started. An instance that answers at the Unix socket that the file names, or at --admin, is "
-        "compared with; else everything is named that the file sets and only a restart changes.",
-    )
-    check.add_argument("file", nargs="?", metavar="FILE", help="the file, - for stdin")
-    check.add_argument("--admin", metavar="ADDR", help="the instance to compare with: host:port or unix:/path")
-    check.add_argument("--token-file", metavar="FILE", help="the token for --admin over TCP")
-    _config_option(check)
-    _json_option(check)
-    check.set_defaults(command=_check)
-
-    explain = commands.add_parser(
-        "explain",
-        help="who owns a key, who comes next, and why",
-        description="Who owns a key, who comes next, and why; worked out from the file, no instance is asked.",
-    )
-    explain.add_argument("key", metavar="KEY", help="the key as text (put -- before one that begins with -)")
-    explain.add_argument("--hex", action="store_true", help="KEY is given in hexadecimal")
-    explain.add_argument("--pool", metavar="P", help="the pool, if there are several")
-    _config_option(explain)
-    _json_option(explain)
-    explain.set_defaults(command=_explain)
-
-    add_client_commands(commands.add_parser, _ask_instance, _config_option)
-
-    simulate = commands.add_parser("simulate", help="run the core that routes on imagined or recorded traffic")
-    add_simulate_options(simulate)
-    simulate.set_defaults(command=_simulate)
-
-    config = commands.add_parser(
-        "config",
-        help="show the configuration with every default filled in",
-        description="Show the configuration with every default filled in. The output loads again to the same.",
-    )
-    config.add_argument("--resolved", action="store_true", help="with every default filled in (the only view there is)")
-    _config_option(config)
-    _json_option(config)
-    config.set_defaults(command=_config)
-
-    schema = commands.add_parser(
-        "schema",
-        help="print the JSON Schema of the configuration",
-        description="Print the JSON Schema of the configuration, for editors.",
-    )
-    schema.set_defaults(command=_schema)
-
-    dashboards = commands.add_parser(
-        "dashboards",
-        help="write out the Grafana dashboards and Prometheus rules",
-        description="The Grafana dashboards and Prometheus rules that belong to this version.",
-    )
-    actions = dashboards.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=_Parser)
-    export = actions.add_parser(
-        "export",
-        help="write them into a folder",
-        description="Write the dashboards into DIR and the rules into DIR/rules, over what may be there.",
-    )
-    export.add_argument("folder", metavar="DIR", help="the folder; it is made if it is not there")
-    _json_option(export)
-    export.set_defaults(command=_export_dashboards)
-
-    version = commands.add_parser(
-        "version",
-        help="print the versions of lbproxy and of what it runs on",
-        description="Print the versions of lbproxy and of what it runs on.",
-    )
-    _json_option(version)
-    version.set_defaults(command=_version)
-    return parser, commands.choices
-
-
-def _config_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-c", "--config", metavar="FILE", help=f"the configuration (default {' or '.join(CONFIG_PLACES)})"
-    )
-
-
-def _json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if text.isascii() and text.isdigit() and least <= int(text[:9]) <= most:
-            return int(text[:9])
-        raise argparse.ArgumentTypeError(f"{text} is not a number from {least} to {most}")
-
-    return read
-
-
-# What is done
+# The commands
 
 
 def _run_proxy(arguments: argparse.Namespace) -> int:
@@ -421,6 +248,20 @@ def _make() -> str:
 
     found = find_spec("lbproxy.dataplane.relay")
     return "interpreted" if found is None or (found.origin or "").endswith(".py") else "compiled"
+
+
+_COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
+    "run": _run_proxy,
+    "demo": _demo,
+    "check": _check,
+    "explain": _explain,
+    "client": _ask_instance,
+    "simulate": _simulate,
+    "config": _config,
+    "schema": _schema,
+    "dashboards": _export_dashboards,
+    "version": _version,
+}
 
 
 def _config_path(given: str | None) -> str:

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from lbproxy import cli
+from lbproxy import cli, command_line
 from lbproxy.control import metrics_reference as reference
 from lbproxy.control.config import loads
 from lbproxy.core import exchange
@@ -125,7 +125,7 @@ def test_commands_are_found() -> None:
 
 @pytest.mark.parametrize(("document", "line"), COMMANDS)
 def test_every_command_in_the_docs_parses(document: str, line: str) -> None:
-    parser, names = cli._parser()
+    parser, names = command_line.make_parser()
     arguments = [{"N": "1", "P": "1"}.get(word, word) for word in shlex.split(line)]
     if arguments[0] == "COMMAND":
         return
@@ -135,7 +135,7 @@ def test_every_command_in_the_docs_parses(document: str, line: str) -> None:
 
 
 def test_the_readme_has_every_command_and_no_other() -> None:
-    _, names = cli._parser()
+    _, names = command_line.make_parser()
     table = set(re.findall(r"^\| `lbproxy (\w+)", read("README.md"), flags=re.MULTILINE))
     assert table == set(names)
 

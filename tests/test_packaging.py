@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 import lbproxy
-from lbproxy import cli
+from lbproxy import cli, command_line
 from lbproxy.control.config import loads
 from lbproxy.core.spec import AdminSpec
 from tests.running import Backends, Proxy, get
@@ -44,7 +44,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 def parse(words: list[str]) -> None:
     """Raises when the command line does not take these arguments."""
-    parser, _ = cli._parser()
+    parser, _ = command_line.make_parser()
     parser.parse_args(words)
 
 

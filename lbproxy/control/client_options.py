@@ -15,12 +15,11 @@ The instance is found through the configuration's `admin` section (-c FILE, ./lb
 --admin names another one.
 """
 
-Run = Callable[[argparse.Namespace], int]
 Add = Callable[..., argparse.ArgumentParser]
 
 
-def add_commands(add: Add, run: Run, config_option: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Add every command; `add` is a subparsers' add_parser, `run` what carries any of them out."""
+def add_commands(add: Add, config_option: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Add every command; `add` is a subparsers' add_parser."""
 
     def command(name: str, help: str, description: str, **more: Any) -> argparse.ArgumentParser:
         parser = add(
@@ -34,7 +33,7 @@ def add_commands(add: Add, run: Run, config_option: Callable[[argparse.ArgumentP
         config_option(parser)
         parser.add_argument("--admin", metavar="ADDR", help="the admin API: host:port, http://host:port or unix:/path")
         parser.add_argument("--token-file", metavar="FILE", help="the token for writing over TCP")
-        parser.set_defaults(command=run, client=name)
+        parser.set_defaults(command="client", client=name)
         return parser
 
     reload = command(
