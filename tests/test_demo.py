@@ -8,6 +8,7 @@ import os
 import pty
 import random
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -127,6 +128,22 @@ def test_taken_default_ports_are_avoided_and_that_is_said(
         assert "2 backends behind http://127.0.0.1:" in output
         assert app.run(1.0, 2, taken) == 1
         assert capsys.readouterr().err == f"lbproxy: cannot listen on 127.0.0.1:{taken}: the address is in use\n"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_it_names_a_websocket_client_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_there: bool
+) -> None:
+    if not is_there:
+        monkeypatch.setattr(app, "find_spec", lambda _: None)
+    assert app.run(1.0, 2, free_port()) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "a WebSocket that echoes" in line]
+    assert len(lines) == is_there
+    for shown in lines:
+        command, _, address = shown.strip().partition(" ws://")
+        assert address.partition("/ws ")[0].startswith("127.0.0.1:")
+        done = subprocess.run([*shlex.split(command), "--version"], capture_output=True, text=True)
+        assert (done.returncode, "websockets" in done.stdout) == (0, True)
 
 
 def test_it_ends_by_itself_and_every_user_has_stayed_put() -> None:

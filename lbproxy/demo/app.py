@@ -6,11 +6,13 @@ import asyncio
 import math
 import os
 import secrets
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -56,6 +58,9 @@ log: {{level: warning, access: {{path: ""}}}}
 drain: {{timeout: 300ms}}
 """
 
+# Only where there is a client for it: it is no dependency of ours.
+_WEBSOCKETS: Final = "  {python} -m websockets ws://{proxy}/ws    a WebSocket that echoes\n"
+
 _INVITATION: Final = """\
 {count} behind http://{proxy}, sticky by {header}. Try, in another terminal:
 
@@ -64,8 +69,7 @@ _INVITATION: Final = """\
   curl -N -H '{header}: ann' http://{proxy}/stream         server-sent events
   curl -H '{header}: ann' -T FILE http://{proxy}/upload    an upload
   curl 'http://{proxy}/slow?seconds=2'                     a slow answer, and no user: the least loaded backend
-  python -m websockets ws://{proxy}/ws                     a WebSocket that echoes
-  curl http://{admin}/metrics                              what Prometheus sees
+{websockets}  curl http://{admin}/metrics                              what Prometheus sees
   curl http://{admin}/v1/pools                             the same as JSON
 
 Watch it in a browser: http://{admin}/    (the token for changing weights there: {token})
@@ -164,9 +168,16 @@ def _invite(server: Server, count: int, port: int | None, token: str, is_calm: b
         admin=admin,
         header=KEY_HEADER,
         token=token,
+        websockets=_WEBSOCKETS.format(python=_python(), proxy=proxy) if find_spec("websockets") else "",
         drama="" if is_calm else _DRAMA,
     )
     print(text, flush=True)
+
+
+def _python() -> str:
+    """How the Python that runs this is called from here."""
+    here = os.path.relpath(sys.executable)
+    return shlex.quote(sys.executable if here.startswith("..") else here)
 
 
 def _counted(count: int) -> str:
