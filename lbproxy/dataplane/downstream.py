@@ -528,7 +528,7 @@ class Downstream:
         if not self.is_end_sent and not self.transport.is_closing():
             self.is_end_sent = True
             self._send_early()
-            self.transport.write_eof()
+            flow.end(self.transport)
 
     def start_tunnel(self) -> None:
         """From here on octets are no longer requests."""

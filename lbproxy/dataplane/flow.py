@@ -55,6 +55,17 @@ def send(transport: asyncio.Transport, fd: int, data: bytes) -> int:
     return fd
 
 
+def end(transport: asyncio.Transport) -> None:
+    """Say that no more will be sent. Somebody who has reset the connection, of which the loop has not read yet, cannot
+    be told; some loops raise then."""
+    if transport.is_closing():
+        return
+    try:
+        transport.write_eof()
+    except OSError:
+        transport.abort()
+
+
 def unsent(transport: asyncio.Transport) -> int:
     """Octets that the kernel still holds for the peer: not sent, or not acknowledged (SIOCOUTQ, tcp(7))."""
     socket = transport.get_extra_info("socket")

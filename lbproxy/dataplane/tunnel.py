@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 from lbproxy.core.exchange import DONE, RESPONDING
 from lbproxy.core.headers import Shape, upgrade_protocols
 from lbproxy.core.ledger import BACKEND_UPGRADED_OPEN, POOL_UPGRADED, POOL_UPGRADED_OPEN
+from lbproxy.dataplane import flow
 from lbproxy.dataplane.answer import interim_lines
 from lbproxy.dataplane.deadlines import DUE_TUNNEL
 from lbproxy.dataplane.plane import monotonic
@@ -80,7 +81,7 @@ class Tunnel:
             self.close()
             return False
         if self._upstream.transport.can_write_eof():
-            self._upstream.transport.write_eof()
+            flow.end(self._upstream.transport)
         return True
 
     def down_end(self) -> bool:

@@ -230,7 +230,7 @@ class Upstream:
             # itself is read and dropped: octets that nobody reads would make the kernel reset the connection.
             self.mode = LEAVING
             self.resume_reading()
-            transport.write_eof()
+            flow.end(transport)
             self.plane.loop.call_later(LAST_WORD_S, transport.abort)
         else:
             transport.abort()

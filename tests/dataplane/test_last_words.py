@@ -206,3 +206,59 @@ async def test_an_early_answer_to_an_upload_arrives_when_its_backend_goes_at_onc
             assert got.endswith(b"\r\n\r\n" + b"n" * 50_000)
             await client.close()
         await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
+
+
+@pytest.mark.parametrize("event", ["the client's end", "a deadline"])
+@on_both_loops
+async def test_a_connection_is_given_up_though_its_peer_has_just_reset_it(event: str) -> None:
+    """The loop has not read of the reset yet, and to say the end fails at once."""
+    loop = asyncio.get_running_loop()
+    failures: list[object] = []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        async with running(pool_of(listening.getsockname()[1])) as proxy:
+            client = Client(proxy)
+            await client.say(request("GET", "/", UPGRADE, close=False))
+            served, _ = await loop.sock_accept(listening)
+            assert b"Upgrade: echo" in await loop.sock_recv(served, 65536)
+            await loop.sock_sendall(served, SWITCHED)
+            assert await client.read(len(SWITCHED)) == SWITCHED
+            (downstream,) = proxy.plane._listeners["l"].connections
+            upstream = downstream.exchange.upstream
+            assert upstream is not None
+            served.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await client.say(b"x" * 200_000)
+            async with asyncio.timeout(PATIENCE_S):
+                while downstream.exchange.request_bytes < 200_000:  # noqa: ASYNC110  # nobody tells
+                    await asyncio.sleep(0.001)
+            cut(served)
+            served.close()
+            if event == "a deadline":
+                downstream.pass_deadline()
+            else:
+                downstream.eof_received()
+            downstream.transport.abort()
+            await proxy.settled(lambda: proxy.pool_cell(ledger.POOL_UPGRADED_OPEN) == 0)
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_ACTIVE) == 0)
+            await client.close()
+    assert not failures
+
+
+@on_both_loops
+async def test_to_say_the_end_to_somebody_who_is_gone_is_no_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+        lost = asyncio.Event()
+
+        class Protocol(asyncio.Protocol):
+            def connection_lost(self, exc: Exception | None) -> None:
+                lost.set()
+
+        transport, _ = await asyncio.get_running_loop().create_connection(Protocol, sock=near)
+        cut(far)
+        far.close()
+        flow.end(transport)
+        await asyncio.wait_for(lost.wait(), PATIENCE_S)
+        flow.end(transport)
