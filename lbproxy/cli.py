@@ -126,8 +126,9 @@ def _check(arguments: argparse.Namespace) -> int:
         raise Stop(USAGE, "lbproxy check: name the file once, as FILE or with -c")
     path = _config_path(arguments.config if arguments.file is None else arguments.file)
     from lbproxy.control.build import build
-    from lbproxy.control.client import Failure, compared
+    from lbproxy.control.client import compared
     from lbproxy.control.config import ConfigError, read
+    from lbproxy.control.reach import Failure
 
     try:
         file = read(path)
@@ -169,7 +170,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _ask_instance(arguments: argparse.Namespace) -> int:
-    from lbproxy.control.client import Failure, run
+    from lbproxy.control.client import run
+    from lbproxy.control.reach import Failure
 
     try:
         return run(arguments, lambda: _known_config_path(arguments.config))

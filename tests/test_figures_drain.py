@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from lbproxy.control.client import Admin
+from lbproxy.control.reach import Admin
 from tests.crowd import BackendProcesses, Crowd, backend_processes
 from tests.running import Proxy, backend_list, in_thread, until_true
 

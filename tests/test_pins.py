@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lbproxy.control.client import Admin, Failure
 from lbproxy.control.pins import Pins, SetPin, pin_store
+from lbproxy.control.reach import Admin, Failure
 from lbproxy.control.store import StoreBroken
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, Pin, PoolSpec, Route
 from tests.running import Backends, Proxy, backend_list, get

@@ -1,210 +1,25 @@
-"""The command line's side of the admin API: finding a running instance, asking it, and showing what it says.
-
-Plain `http.client` over TCP or the Unix socket; nothing here needs an event loop.
-"""
+"""The commands that ask a running instance (`reach`): what they ask, and how they show what it says."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import shutil
-import socket
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from lbproxy.control import status_text
+from lbproxy.control.reach import BAD, OK, REFUSED, USAGE, Admin, Document, Failure, Problem, find, named
 
 if TYPE_CHECKING:
     from lbproxy.control.schema import File
-    from lbproxy.core.spec import AdminSpec
 
-OK: Final = 0
-BAD: Final = 1
-USAGE: Final = 2
-UNREACHABLE: Final = 3
-REFUSED: Final = 4
-
-TIMEOUT_S: Final = 20.0
-DEFAULT_PORT: Final = 9901
-DEFAULT_ADMIN: Final = f"127.0.0.1:{DEFAULT_PORT}"
 WATCH_S: Final = 1.0
 WAIT_S: Final = 0.5
-
-Document = dict[str, Any]
-
-
-class Failure(Exception):
-    """Ends the command with a message and an exit code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class Problem(Failure):
-    """What the instance says cannot be done. `document` is its problem document."""
-
-    def __init__(self, status: int, document: Document) -> None:
-        detail = document.get("detail") or f"the instance answered {status}"
-        super().__init__(BAD, f"lbproxy: {detail}")
-        self.status = status
-        self.document = document
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("lbproxy", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-@dataclass(frozen=True, slots=True)
-class Admin:
-    """Where an instance's admin API is: a Unix socket `path`, or `host` and `port` with a token or none.
-
-    `lack` is why there are no more rights at hand, such as a token file that may not be read.
-    """
-
-    path: str = ""
-    host: str = ""
-    port: int = 0
-    token: str = ""
-    lack: str = ""
-
-    def __str__(self) -> str:
-        return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
-
-    def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
-        """One request; the document of the answer, or its text. Raises Failure."""
-        connection = (
-            _UnixConnection(self.path, TIMEOUT_S)
-            if self.path
-            else http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
-        )
-        headers = {"Accept": "application/json"}
-        if body is not None:
-            headers["Content-Type"] = kind
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
-        try:
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            content = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-            raise Failure(UNREACHABLE, f"lbproxy: cannot reach the instance at {self}: {why}") from None
-        finally:
-            connection.close()
-        return _read(answer.status, answer.getheader("Content-Type", ""), content, self.lack)
-
-
-def _read(status: int, kind: str, content: bytes, lack: str) -> Any:
-    text = content.decode("utf-8", "replace")
-    document: Any = text
-    if "json" in kind:
-        try:
-            document = json.loads(text)
-        except ValueError:
-            raise Failure(UNREACHABLE, "lbproxy: what answers there is no lbproxy") from None
-    if status >= 400:
-        problem = document if isinstance(document, dict) else {"detail": text.strip()}
-        if lack and status in (401, 403):
-            problem = problem | {"detail": f"{problem.get('detail')}; {lack}"}
-        raise Problem(status, problem)
-    return document
-
-
-# Finding it
-
-
-def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
-    """The admin API that the arguments mean; `config_path()` is the configuration, if there is one. Raises Failure."""
-    if arguments.admin is not None:
-        return _named(arguments.admin, arguments.token_file)
-    path = config_path()
-    if path is None:
-        return _named(DEFAULT_ADMIN, arguments.token_file)
-    spec = _section(path)
-    if spec.socket and (os.access(spec.socket, os.W_OK) or spec.listen is None):
-        return Admin(path=spec.socket)
-    if spec.listen is None:
-        raise Failure(UNREACHABLE, f"lbproxy: {path} has no admin API; name one with --admin")
-    host = spec.listen.host
-    token, lack = _token(arguments.token_file or spec.token_file)
-    if spec.socket and not token:
-        lack = f"the socket {spec.socket} {'may not be used by you' if os.path.exists(spec.socket) else 'is not there'}"
-    return Admin(
-        host={"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host),
-        port=spec.listen.port,
-        token=token,
-        lack=lack,
-    )
-
-
-def _section(path: str) -> AdminSpec:
-    """The admin section of a configuration, though the rest of it may be wrong: that is when people ask for help."""
-    from pydantic import ValidationError
-
-    from lbproxy.control.addresses import read_bind
-    from lbproxy.control.config import ConfigError, decode
-    from lbproxy.control.schema import Admin as Section
-    from lbproxy.control.tree import read_tree
-    from lbproxy.core.spec import AdminSpec
-
-    try:
-        with open(path, "rb") as file:
-            root = read_tree(decode(file.read(), path), os.environ).root
-    except ConfigError as error:
-        raise Failure(BAD, str(error)) from None
-    except OSError as error:
-        raise Failure(BAD, f"lbproxy: cannot read {path}: {error.strerror}") from None
-    data = root.plain() if root is not None else None
-    try:
-        section = Section.model_validate(data.get("admin", {}) if isinstance(data, dict) else {})
-    except ValidationError:
-        raise Failure(BAD, f"lbproxy: the admin section of {path} is wrong; name the instance with --admin") from None
-    listen = None if section.listen is None else read_bind(section.listen)
-    return AdminSpec(listen, section.socket, section.token_file)
-
-
-def _named(text: str, token_file: str | None) -> Admin:
-    if text.startswith("unix:"):
-        return Admin(path=text.removeprefix("unix:").removeprefix("//"))
-    rest = text.removeprefix("http://").rstrip("/")
-    host, colon, port = rest.rpartition(":")
-    if not colon or port.endswith("]"):
-        host, port = rest, str(DEFAULT_PORT)
-    if not (port.isascii() and port.isdigit() and int(port) < 65536 and host):
-        raise Failure(USAGE, f"lbproxy: {text} is no admin address; write host:port or unix:/path")
-    token, lack = _token(token_file or "")
-    return Admin(host=host.removeprefix("[").removesuffix("]"), port=int(port), token=token, lack=lack)
-
-
-def _token(path: str) -> tuple[str, str]:
-    """The token, and why there is none: it may be that it cannot be read, and reading the API takes none."""
-    if not path:
-        return "", ""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().strip(), ""
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or "it is no text"
-        return "", f"the token file {path} cannot be read: {why}"
-
-
-# Commands
 
 
 def run(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
@@ -302,7 +117,7 @@ def compared(arguments: Namespace, file: File) -> Document:
 
     admin: Admin | None = None
     if arguments.admin is not None:
-        admin = _named(arguments.admin, arguments.token_file)
+        admin = named(arguments.admin, arguments.token_file)
     elif file.admin.socket and os.access(file.admin.socket, os.W_OK):
         admin = Admin(path=file.admin.socket)
     if admin is not None:
