@@ -56,6 +56,8 @@ from lbproxy.observe.spans import SpanLog
 GC_THRESHOLDS: Final = (50_000, 50, 100)
 # Beyond drain.timeout, the kernel ends a worker whose event loop no longer turns.
 LAST_RESORT_S: Final = 5.0
+# Open files that a worker needs besides those of its connections: listening sockets, channel, loop, log.
+_OWN_FILES: Final = 32
 
 
 class Worker:
@@ -158,8 +160,8 @@ class Worker:
             log.start(self._loop)
             self._log = log
             told = self._log_of(order.config, log)
-            self._check_file_limit(order.config)
-            self._plane = DataPlane(self._loop, snapshot, self._cells, told, self._on_failing_backend)
+            most = self._most_clients(order.config)
+            self._plane = DataPlane(self._loop, snapshot, self._cells, told, self._on_failing_backend, most)
             self._adopt(order.adopt)
             await self._plane.start(new)
             settle()
@@ -264,12 +266,17 @@ class Worker:
     def _log_trouble(self, problem: str) -> None:
         self.journal.error("access log", problem=problem)
 
-    def _check_file_limit(self, config: Config) -> None:
-        """Say so if there may be fewer open files than connections are allowed."""
+    def _most_clients(self, config: Config) -> int:
+        """How many clients may be connected, so that a connection to a backend can be opened for each of them. Says so
+        if that is less than the configuration allows."""
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = max(1, (allowed - _OWN_FILES) // 2)
         wanted = sum(listener.limits.connections for listener in config.listeners)
-        if allowed < wanted:
-            self.journal.warning("open files are limited", allowed=allowed, wanted=wanted)
+        if most < wanted:
+            self.journal.warning(
+                "open files are limited", allowed=allowed, clients=most, wanted=2 * wanted + _OWN_FILES
+            )
+        return most
 
     def _on_failing_backend(self, pool: str, backend: str, reason: str) -> None:
         self._say(Report("failing", fields={"pool": pool, "backend": backend, "error": reason}))

@@ -115,7 +115,9 @@ class Downstream:
         cells = self.plane.cells
         cells[listener.row + LISTENER_OPEN] += 1
         listener.connections.add(self)
-        if len(listener.connections) > listener.spec.limits.connections:
+        plane = self.plane
+        plane.clients += 1
+        if len(listener.connections) > listener.spec.limits.connections or plane.clients > plane.most_clients:
             cells[listener.row + LISTENER_REFUSED] += 1
             self.transport.abort()
             return
@@ -169,7 +171,9 @@ class Downstream:
         self.deadline = NEVER
         listener = self.listener
         listener.connections.discard(self)
-        self.plane.cells[listener.row + LISTENER_OPEN] -= 1
+        plane = self.plane
+        plane.clients -= 1
+        plane.cells[listener.row + LISTENER_OPEN] -= 1
         tunnel = self.exchange.tunnel
         if tunnel is not None:
             data = flow.rest(self.transport) if exc is not None else b""
@@ -181,7 +185,6 @@ class Downstream:
         self.mode = LINGER
         # A connection and its exchange make a circle, which only the garbage collector could free: 6 % of all CPU time
         # with a connection for each request. So the circle is cut; one ended exchange will do for all that are gone.
-        plane = self.plane
         if plane.ended is None:
             plane.ended = self.exchange
         self.exchange = plane.ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final, cast, final
 
@@ -63,8 +64,10 @@ class DataPlane:
         cells: Cells,
         log: Callable[[Traced], None] | None = None,
         report: Callable[[str, str, str], None] | None = None,
+        most_clients: int = sys.maxsize,
     ) -> None:
-        self._plane: Final = Plane(loop, snapshot, cells, log, report)
+        """At most `most_clients` downstream connections are open at a time, whatever the listeners allow."""
+        self._plane: Final = Plane(loop, snapshot, cells, log, report, most_clients)
         self._listeners: Final[dict[str, Listener]] = {}
         # Listeners that the configuration no longer has, as long as connections of theirs are open.
         self._leaving: list[Listener] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -35,6 +36,7 @@ class Plane:
 
     __slots__ = (
         "cells",
+        "clients",
         "date_line",
         "date_second",
         "draining",
@@ -43,6 +45,7 @@ class Plane:
         "ids",
         "loop",
         "log",
+        "most_clients",
         "now",
         "report",
         "requests",
@@ -64,8 +67,12 @@ class Plane:
         cells: Cells,
         log: Callable[[Traced], None] | None,
         report: Callable[[str, str, str], None] | None = None,
+        most_clients: int = sys.maxsize,
     ) -> None:
-        """`report(pool, backend, reason)` is told when a backend has failed too often in a row."""
+        """`report(pool, backend, reason)` is told when a backend has failed too often in a row. Of downstream
+        connections, those beyond `most_clients` are refused."""
+        self.clients = 0
+        self.most_clients: Final = most_clients
         self.report: Final = report
         self.loop: Final = loop
         self.cells: Final = cells

@@ -1,0 +1,39 @@
+"""With few open files some clients are refused, and whoever is accepted is served: a descriptor stands by for each."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from pathlib import Path
+
+from tests.running import PATIENCE_S, Backends, Proxy, in_thread, ports
+
+
+async def _ask(port: int) -> bytes:
+    """The head of the answer to one request, b"" when the connection was closed without a word; it is kept open."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nX-User-ID: kim\r\n\r\n")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        await asyncio.sleep(0.5)
+        return head
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_whoever_is_accepted_is_served_however_few_files_may_be_open(tmp_path: Path) -> None:
+    async with Backends("b1") as backends:
+        proxy = Proxy(tmp_path, backends.ports, workers=1)
+        try:
+            proxy.start()
+            assert proxy.process is not None
+            resource.prlimit(proxy.process.pid, resource.RLIMIT_NOFILE, (80, 80))
+            port, _ = ports(await in_thread(proxy, "serving"))
+            answers = await asyncio.gather(*(_ask(port) for _ in range(100)))
+        finally:
+            await asyncio.to_thread(proxy.end)
+    assert {answer.split(b" ")[1] for answer in answers if answer} == {b"200"}
+    assert 10 <= sum(map(bool, answers)) <= 24
+    assert proxy.named("open files are limited")[0]["clients"] == 24
