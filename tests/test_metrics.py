@@ -210,8 +210,8 @@ def test_promtool_finds_nothing_to_say(made: Fixture) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
-# A scrape of a hundred backends is to take no more than 5 ms, and takes 3. Within the whole suite, on a machine that others
-# share, the same steps were seen to take twice as long as alone; so this much is allowed before something must be wrong.
+# A scrape of a hundred backends is to take no more than 5 ms, and takes 3. Within the whole suite, on a machine that
+# others share, the same steps were seen to take twice as long as alone: so much is allowed before something is wrong.
 SCRAPE_S = 0.010
 
 
