@@ -58,6 +58,8 @@ GC_THRESHOLDS: Final = (50_000, 50, 100)
 LAST_RESORT_S: Final = 5.0
 # Open files that a worker needs besides those of its connections: listening sockets, channel, loop, log.
 _OWN_FILES: Final = 32
+# Open files that are kept for connections to backends: of few half, of many so many.
+_MOST_KEPT: Final = 4096
 
 
 class Worker:
@@ -267,14 +269,16 @@ class Worker:
         self.journal.error("access log", problem=problem)
 
     def _most_clients(self, config: Config) -> int:
-        """How many clients may be connected, so that a connection to a backend can be opened for each of them. Says so
-        if that is less than the configuration allows."""
+        """How many clients may be connected, so that connections to backends can still be opened for those that ask
+        something. Says so if that is less than the configuration allows."""
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = max(1, (allowed - _OWN_FILES) // 2)
+        usable = max(2, allowed - _OWN_FILES)
+        kept = min(usable // 2, _MOST_KEPT)
+        most = usable - kept
         wanted = sum(listener.limits.connections for listener in config.listeners)
         if most < wanted:
             self.journal.warning(
-                "open files are limited", allowed=allowed, clients=most, wanted=2 * wanted + _OWN_FILES
+                "open files are limited", allowed=allowed, clients=most, wanted=wanted + kept + _OWN_FILES
             )
         return most
 
