@@ -10,14 +10,13 @@ import importlib.metadata
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from benchmarks.goals import Results
-from benchmarks.machine import describe
+from benchmarks.machine import describe, find_binary
 from benchmarks.report import tables
 from benchmarks.session import Plan
 
@@ -115,7 +114,8 @@ def _logs(plan: Plan) -> str:
 
 def _build() -> str:
     """How the data plane of the lbproxy that was measured is built, as it says itself."""
-    said = subprocess.run([sys.executable, "-m", "lbproxy", "version"], capture_output=True, text=True, check=True)
+    asked = [find_binary("lbproxy") or "lbproxy", "version"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True)
     if "dataplane compiled" in said.stdout:
         return "lbproxy's data plane was compiled, as an installation is where there are a C compiler and Python.h."
     return "lbproxy's data plane was interpreted, as it is in a checkout and where there is no C compiler."
