@@ -94,7 +94,7 @@ def _cut(value: bytes, limit: int) -> bytes:
     return value if len(value) <= limit else value[:limit] + CUT.encode()
 
 
-# What the values of one line are made of: those that are the same for many exchanges, and those of this one.
+# The values that many exchanges share: minor version, status, pool, backend, decision, reason, attempts, upgraded.
 _Common: TypeAlias = tuple[int, int, str, str, int, str, int, bool]
 
 
@@ -122,18 +122,20 @@ class _Lines:
         agent = x.agent
         referer = x.referer
         key = x.key if self._with_key else None
+        common = (x.minor, x.status, x.pool_name, x.backend_name, x.decision, x.reason, x.attempts, x.upgraded)
+        template = self._templates.get(common) or self._learn(common)
         if not b"".join((method, host, target, request_id, agent, referer, key or b"")).translate(None, SAFE):
-            line = self._fill(x, method, host, target, request_id, agent, referer, key)
+            line = self._fill(template, x, method, host, target, request_id, agent, referer, key)
             if len(line) <= LINE_MAX:
                 return line
-        return self._escaped_line(x, (method, host, target, request_id, agent, referer), key)
+        return self._escaped_line(template, x, (method, host, target, request_id, agent, referer), key)
 
-    def _escaped_line(self, x: Finished, values: tuple[bytes, ...], key: bytes | None) -> bytes:
+    def _escaped_line(self, template: bytes, x: Finished, values: tuple[bytes, ...], key: bytes | None) -> bytes:
         line = b""
         for limit in (sys.maxsize, *_LIMITS):
             method, host, target, request_id, agent, referer = [self._escape(_cut(value, limit)) for value in values]
             shown = None if key is None else self._escape(_cut(key, limit))
-            line = self._fill(x, method, host, target, request_id, agent, referer, shown)
+            line = self._fill(template, x, method, host, target, request_id, agent, referer, shown)
             if len(line) <= LINE_MAX:
                 break
         return line
@@ -158,6 +160,7 @@ class _Lines:
 
     def _fill(
         self,
+        template: bytes,
         x: Finished,
         method: bytes,
         host: bytes,
@@ -187,6 +190,7 @@ class JsonLines(_Lines):
 
     def _fill(
         self,
+        template: bytes,
         x: Finished,
         method: bytes,
         host: bytes,
@@ -196,8 +200,6 @@ class JsonLines(_Lines):
         referer: bytes,
         key: bytes | None,
     ) -> bytes:
-        common = (x.minor, x.status, x.pool_name, x.backend_name, x.decision, x.reason, x.attempts, x.upgraded)
-        template = self._templates.get(common) or self._learn(common)
         connect_us = x.connect_us
         first_byte_us = x.first_byte_us
         tick = self._wall_ns() // 1_000_000
@@ -240,6 +242,7 @@ class CombinedLines(_Lines):
 
     def _fill(
         self,
+        template: bytes,
         x: Finished,
         method: bytes,
         host: bytes,
@@ -249,8 +252,6 @@ class CombinedLines(_Lines):
         referer: bytes,
         key: bytes | None,
     ) -> bytes:
-        common = (x.minor, x.status, x.pool_name, x.backend_name, x.decision, x.reason, x.attempts, x.upgraded)
-        template = self._templates.get(common) or self._learn(common)
         connect_us = x.connect_us
         first_byte_us = x.first_byte_us
         tick = self._wall_ns() // 1_000_000_000

@@ -13,7 +13,21 @@ import uvloop
 from lbproxy.core import ledger
 from lbproxy.core.exchange import IDLE
 from lbproxy.dataplane.upstream import Upstream
-from tests.dataplane.harness import answer, answering, backend, pool_of, read_head, request, running
+from tests.dataplane.harness import Plane, answer, answering, backend, pool_of, read_head, request, running
+
+
+def counted_at_answers(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on, how many requests have been counted whenever an answer is written past its transport."""
+    counts = []
+    write = os.write
+
+    def observed(fd: int, octets: bytes) -> int:
+        if octets.startswith(b"HTTP/"):
+            counts.append(plane.pool_cell(ledger.POOL_REQUESTS + 1))
+        return write(fd, octets)
+
+    monkeypatch.setattr("lbproxy.dataplane.flow.os.write", observed)
+    return counts
 
 
 async def test_an_answer_has_been_counted_when_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,19 +42,11 @@ async def test_an_answer_has_been_counted_when_it_is_sent(monkeypatch: pytest.Mo
         await read_head(reader)
 
     async with backend(talk) as served, running(pool_of(served.port)) as plane:
-        counts = []
-        write = os.write
-
-        def observed(fd: int, octets: bytes) -> int:
-            if octets.startswith(b"HTTP/"):
-                counts.append(plane.pool_cell(ledger.POOL_REQUESTS + 1))
-            return write(fd, octets)
-
         connections = [await plane.connect() for _ in range(12)]
         for _, writer in connections:
             writer.write(request(close=False))
             await arrived.acquire()
-        monkeypatch.setattr("lbproxy.dataplane.flow.os.write", observed)
+        counts = counted_at_answers(plane, monkeypatch)
         is_time.set()
         for reader, writer in connections:
             await read_head(reader)
@@ -163,14 +169,6 @@ def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_t
 
     async def main() -> None:
         async with backend(talk) as served, running(pool_of(served.port)) as plane:
-            counts = []
-            write = os.write
-
-            def observed(fd: int, octets: bytes) -> int:
-                if octets.startswith(b"HTTP/"):
-                    counts.append(plane.pool_cell(ledger.POOL_REQUESTS + 1))
-                return write(fd, octets)
-
             connections = [await plane.connect() for _ in range(12)]
             for _, writer in connections:
                 writer.write(request(close=False))
@@ -184,7 +182,7 @@ def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_t
                 writer.write(request(close=False))
                 writer.write_eof()
                 await arrived.acquire()
-            monkeypatch.setattr("lbproxy.dataplane.flow.os.write", observed)
+            counts = counted_at_answers(plane, monkeypatch)
             is_time.set()
             for reader, writer in connections:
                 assert (await reader.read()).endswith(b"hello")
