@@ -38,8 +38,8 @@ def resume(transport: asyncio.Transport) -> None:
 
 
 def send(transport: asyncio.Transport, fd: int, data: bytes) -> int:
-    """Send octets past the transport if nothing is queued there: at once, and in a third of the time. Returns the
-    descriptor, to be given again with the next; -1 stands for one that is not known yet."""
+    """Send octets at once, past the transport if nothing is queued there. Returns the descriptor, to be given again
+    with the next; -1 stands for one that is not known yet."""
     if not data or transport.is_closing():
         return fd
     if not transport.get_write_buffer_size():

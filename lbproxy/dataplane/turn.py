@@ -2,8 +2,8 @@
 
 A turn reads from every connection that has something; the answers that it completes go out together when it is over,
 behind the requests for the backends. A client or a backend that is written to while its processor sleeps is woken for
-every single message, and that costs the writer 2.6 microseconds a time; written to in a row, it is awake already (a
-tenth of all CPU time under load, measured on two cores).
+every single message; written to in a row, it is awake already. With 64 clients on two cores that is 1,400 interrupts a
+second instead of 8,000, and a quarter of all CPU time.
 """
 
 from __future__ import annotations
