@@ -281,6 +281,11 @@ def content_length(value: bytes) -> int:
     return length
 
 
+def with_value(values: Values, at: int, value: bytes) -> Values:
+    """The values with this one at that place; the same ones if it stands there already."""
+    return values if values[at] == value else (*values[:at], value, *values[at + 1 :])
+
+
 def is_chunked(value: bytes) -> bool:
     """Whether the only transfer coding is `chunked`; it is compared without regard to case (RFC 9112 7)."""
     return value.strip(b" \t").lower() == b"chunked"

@@ -10,6 +10,7 @@ from lbproxy.core.headers import (
     Shape,
     Values,
     connection_of,
+    with_value,
 )
 from lbproxy.dataplane.wire import ResponseParser
 
@@ -35,7 +36,7 @@ class Answer:
         if framing == LENGTH:
             written = values[shape.content_length]
             if len(written) > 1 and (written[0] == 48 or written[-1] < 48):  # "0", " "
-                values = _with_length(shape, values, length)
+                values = with_value(values, shape.content_length, b"%d" % length)
         elif parser.status == 204:
             without = without | _WITHOUT_LENGTH
         self.head: Final = head
@@ -51,12 +52,3 @@ class Answer:
 def interim_lines(shape: Shape, values: Values) -> bytes:
     """The fields that go on of an answer that has no body."""
     return shape.lines(values, connection_of(shape, values).named | _WITHOUT_LENGTH)
-
-
-def _with_length(shape: Shape, values: Values, length: int) -> Values:
-    """The values with a Content-Length made new, if it was not written as we write it."""
-    at = shape.content_length
-    written = b"%d" % length
-    if values[at] == written:
-        return values
-    return (*values[:at], written, *values[at + 1 :])

@@ -28,6 +28,7 @@ from lbproxy.core.headers import (
     is_valid_target,
     split_absolute,
     split_authority,
+    with_value,
 )
 from lbproxy.core.trace import TRACE_FIELDS, is_traceparent
 from lbproxy.dataplane.wire import ChunkedDecoder, as_known_version, with_plain_spaces
@@ -109,10 +110,12 @@ def take_head(downstream: Downstream, head: bytes) -> None:
             _take_special_head(downstream, method, minor, shape, values, host, absolute, connection)
             return
         if shape.content_length >= 0:
-            values = _with(values, shape.content_length, b"%d" % _take_length(downstream, values[shape.content_length]))
+            values = with_value(
+                values, shape.content_length, b"%d" % _take_length(downstream, values[shape.content_length])
+            )
         if traceparent is not None:
             ids = plane.ids.request_line(exchange)
-            values = _with(values, shape.traceparent, plane.ids.onward(exchange, traceparent))
+            values = with_value(values, shape.traceparent, plane.ids.onward(exchange, traceparent))
         else:
             ids = plane.ids.lines(exchange)
     else:
@@ -141,11 +144,6 @@ def _append_forwarded(downstream: Downstream, host: bytes) -> None:
     exchange = downstream.exchange
     element = forwarded_element(downstream.peer, host, b"http")
     exchange.head = exchange.head[:-2] + b"Forwarded: " + element + b"\r\n\r\n"
-
-
-def _with(values: Values, at: int, value: bytes) -> Values:
-    """The values with this one at that place."""
-    return values if values[at] == value else (*values[:at], value, *values[at + 1 :])
 
 
 def _host_name(downstream: Downstream, host: bytes) -> bytes:
@@ -217,7 +215,7 @@ def _take_special_head(
         if policy.request_id != "off":
             without |= _REQUEST_ID
     if shape.traceparent >= 0 and is_traceparent(values[shape.traceparent]):
-        values = _with(values, shape.traceparent, plane.ids.onward(exchange, values[shape.traceparent]))
+        values = with_value(values, shape.traceparent, plane.ids.onward(exchange, values[shape.traceparent]))
     elif policy.traceparent == "make":
         without |= TRACE_FIELDS
         extra += plane.ids.trace_line(exchange)
