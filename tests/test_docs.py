@@ -24,7 +24,7 @@ from lbproxy import cli, command_line
 from lbproxy.control import metrics_reference as reference
 from lbproxy.control.config import loads
 from lbproxy.core import exchange
-from lbproxy.core.ledger import DECISIONS, REJECTIONS, RETRY_REASONS, UPSTREAM_ERRORS
+from lbproxy.core.ledger import DECISIONS, REJECTIONS, RETRY_OUTCOMES, RETRY_REASONS, UPSTREAM_ERRORS
 from lbproxy.core.retry import REFUSALS
 from tests.running import Backends, Proxy, until
 from tests.tools import require_tool
@@ -212,7 +212,7 @@ def words_of(document: str) -> set[str]:
 
 def test_every_word_of_the_log_is_explained() -> None:
     failures = words_of("docs/failures.md")
-    for words in (REJECTIONS, UPSTREAM_ERRORS, RETRY_REASONS, REFUSALS):
+    for words in (REJECTIONS, UPSTREAM_ERRORS, RETRY_REASONS, RETRY_OUTCOMES, REFUSALS):
         assert set(words) <= failures, set(words) - failures
     routing = words_of("docs/routing.md")
     assert set(DECISIONS) - {"retry"} <= routing

@@ -66,7 +66,7 @@ class TestVerdict:
 
     def test_refusals_are_counted_under_the_names_the_ledger_has(self) -> None:
         columns = POOL_COLUMNS[POOL_RETRIES_REFUSED : POOL_RETRIES_REFUSED + len(REFUSALS)]
-        assert tuple(column.value for column in columns) == REFUSALS
+        assert tuple(column.labels for column in columns) == tuple((("reason", word),) for word in REFUSALS)
         assert [REFUSALS[each] for each in (NO_ATTEMPTS, NO_BUDGET, NO_BUFFER, NOT_IDEMPOTENT)] == list(REFUSALS)
 
 

@@ -220,10 +220,10 @@ def _trouble() -> Row:
             timeseries(
                 8,
                 "Retries",
-                "Further attempts per second, by what made them necessary; and those that were possible but not "
-                "allowed.",
+                "Further attempts per second, by what made them necessary and what became of them; and those that were "
+                "possible but not allowed.",
                 "ops",
-                query(by("reason", POOLS.rate("retries_total")), "{{reason}}"),
+                query(by("reason, outcome", POOLS.rate("retries_total")), "{{reason}}: {{outcome}}"),
                 query(by("reason", POOLS.rate("retries_refused_total")), "not allowed: {{reason}}"),
             ),
             timeseries(

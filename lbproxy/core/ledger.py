@@ -16,6 +16,7 @@ from typing import Final, Literal
 from lbproxy.core.sketch import TABLE_CELLS
 
 Cells = MutableSequence[int]
+Kind = Literal["counter", "gauge", "histogram"]
 
 CODE_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
 
@@ -61,6 +62,12 @@ UPSTREAM_ERRORS: Final = (
     "idle_timeout",
 )
 RETRY_REASONS: Final = ("connect", "stale", "reset", "status", "timeout")
+# What became of a further attempt: an answer below 500 began; it failed, or its answer was no better; or it was given
+# up, because the client left or sent no more, or no seat was found for it.
+RETRY_OUTCOMES: Final = ("success", "failure", "abandoned")
+RETRY_SUCCEEDED: Final = 0
+RETRY_FAILED: Final = 1
+RETRY_ABANDONED: Final = 2
 
 # Upper bounds of the latency histograms, in microseconds.
 DURATION_BOUNDS: Final = (
@@ -84,13 +91,13 @@ DURATION_BOUNDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One cell of a row, or for a histogram a run of them: one per bound, one for +Inf, one for the sum."""
+    """One cell of a row, or for a histogram a run of them: one per bound, one for +Inf, one for the sum. `labels` are
+    those it has besides its row's, each with its value; the columns of one metric have the same."""
 
     metric: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Kind
     help: str
-    label: str = ""
-    value: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
     bounds: tuple[int, ...] = ()
 
     @property
@@ -98,8 +105,8 @@ class Column:
         return len(self.bounds) + 2 if self.kind == "histogram" else 1
 
 
-def _family(metric: str, help: str, label: str, values: Sequence[str]) -> tuple[Column, ...]:
-    return tuple(Column(metric, "counter", help, label, value) for value in values)
+def _family(metric: str, help: str, label: str, values: Sequence[str], kind: Kind = "counter") -> tuple[Column, ...]:
+    return tuple(Column(metric, kind, help, ((label, value),)) for value in values)
 
 
 LISTENER_COLUMNS: Final[tuple[Column, ...]] = (
@@ -134,7 +141,16 @@ POOL_COLUMNS: Final[tuple[Column, ...]] = (
     Column("response_bytes_total", "counter", "Bytes of response bodies sent."),
     *_family("requests_rejected_total", "Requests answered by the proxy itself.", "reason", REJECTIONS),
     *_family("route_decisions_total", "Requests by how their backend was chosen.", "decision", DECISIONS),
-    *_family("retries_total", "Further attempts made, by what made them necessary.", "reason", RETRY_REASONS),
+    *(
+        Column(
+            "retries_total",
+            "counter",
+            "Further attempts, by what made them necessary and what became of them.",
+            (("reason", reason), ("outcome", outcome)),
+        )
+        for reason in RETRY_REASONS
+        for outcome in RETRY_OUTCOMES
+    ),
     *_family(
         "retries_refused_total",
         "Further attempts that were possible but not allowed.",
@@ -166,8 +182,8 @@ POOL_REQUEST_BYTES: Final = 9
 POOL_RESPONSE_BYTES: Final = 10
 POOL_REJECTED: Final = 11  # + index into REJECTIONS
 POOL_DECISIONS: Final = POOL_REJECTED + len(REJECTIONS)  # + decision
-POOL_RETRIES: Final = POOL_DECISIONS + len(DECISIONS)  # + index into RETRY_REASONS
-POOL_RETRIES_REFUSED: Final = POOL_RETRIES + len(RETRY_REASONS)  # + index into retry.REFUSALS
+POOL_RETRIES: Final = POOL_DECISIONS + len(DECISIONS)  # + len(RETRY_OUTCOMES) * reason + outcome
+POOL_RETRIES_REFUSED: Final = POOL_RETRIES + len(RETRY_REASONS) * len(RETRY_OUTCOMES)  # + index into retry.REFUSALS
 POOL_DURATION: Final = POOL_RETRIES_REFUSED + 4
 POOL_FIRST_BYTE: Final = POOL_DURATION + len(DURATION_BOUNDS) + 2
 POOL_CONNECT: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 2
@@ -177,8 +193,13 @@ BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
         "upstream_requests_total", "Answers received from the backend, by class of the status.", "code", CODE_CLASSES
     ),
     Column("upstream_requests_in_flight", "gauge", "Requests the backend now holds, and what its tunnels count as."),
-    Column("upstream_connections", "gauge", "Connections to the backend, in use or kept for reuse.", "state", "active"),
-    Column("upstream_connections", "gauge", "Connections to the backend, in use or kept for reuse.", "state", "idle"),
+    *_family(
+        "upstream_connections",
+        "Connections to the backend, in use or kept for reuse.",
+        "state",
+        ("active", "idle"),
+        "gauge",
+    ),
     Column("upstream_connections_opened_total", "counter", "Connections opened to the backend."),
     Column("upstream_upgraded_connections_open", "gauge", "WebSockets and other tunnels to the backend now open."),
     Column(

@@ -25,9 +25,9 @@ from lbproxy.core.ledger import (
     BACKEND_ERRORS,
     BACKEND_REQUESTS,
     POOL_ABORTS,
-    POOL_RETRIES,
     POOL_RETRIES_REFUSED,
     RETRY,
+    RETRY_FAILED,
     UPSTREAM_ERRORS,
 )
 from lbproxy.core.retry import ALLOWED, ANSWERED, NO_BUDGET, SENT, UNSENT
@@ -45,7 +45,7 @@ from lbproxy.dataplane.deadlines import (
 )
 from lbproxy.dataplane.placement import wait_for_seat
 from lbproxy.dataplane.plane import monotonic
-from lbproxy.dataplane.settling import settle
+from lbproxy.dataplane.settling import end_retry, settle
 from lbproxy.dataplane.upstream import CLOSED_EARLY, PROTOCOL, RESET
 
 if TYPE_CHECKING:
@@ -111,24 +111,26 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     has_received = upstream is not None and upstream.has_received
     exchange.drop_upstream()
     exchange.leave_seat()
+    end_retry(exchange, pool, RETRY_FAILED)
     if was_stale:
         exchange.attempts -= 1  # it had been closed before we took it up: that was no attempt on the backend
     verdict = NOT_POSSIBLE
     if not has_received and error not in (PROTOCOL, FIRST_BYTE_TIMEOUT):
         verdict = pool.retry.verdict(phase, exchange.method, exchange.attempts, exchange.is_repeatable)
     if was_stale and verdict == ALLOWED:
-        _count_retry(exchange, pool, _STALE)
+        exchange.retried_for = _STALE
         exchange.attempt_afresh(backend)
         return
     _blame(exchange, pool, backend, error)
     following = _following(exchange, pool, backend, phase) if verdict == ALLOWED else None
     if following is not None:
-        _count_retry(exchange, pool, _REASONS[error])
+        exchange.retried_for = _REASONS[error]
         exchange.attempt_later(following)
         return
     if phase == UNSENT and verdict == ALLOWED and pool.has_others(exchange.tried):
         # The others are only full just now: wait, as a request does whose owner is out.
         exchange.decision = RETRY
+        exchange.retried_for = _REASONS[error]
         wait_for_seat(exchange, pool)
         return
     if verdict >= 0:
@@ -152,7 +154,8 @@ def is_tried_elsewhere(exchange: Exchange, status: int) -> bool:
     exchange.plane.cells[backend.row + BACKEND_REQUESTS + 4] += 1
     exchange.drop_upstream()
     exchange.leave_seat()
-    _count_retry(exchange, pool, _STATUS)
+    end_retry(exchange, pool, RETRY_FAILED)
+    exchange.retried_for = _STATUS
     exchange.attempt_later(following)
     return True
 
@@ -175,7 +178,8 @@ def _try_is_over(exchange: Exchange) -> None:
     exchange.drop_upstream()
     exchange.leave_seat()
     _blame(exchange, pool, backend, FIRST_BYTE_TIMEOUT)
-    _count_retry(exchange, pool, _TIMEOUT)
+    end_retry(exchange, pool, RETRY_FAILED)
+    exchange.retried_for = _TIMEOUT
     exchange.attempt_later(following)
 
 
@@ -199,10 +203,6 @@ def _blame(exchange: Exchange, pool: Pool, backend: Backend, error: int) -> None
     """The backend failed, and not the client."""
     exchange.plane.cells[backend.row + BACKEND_ERRORS + error] += 1
     exchange.plane.observe_failure(pool, backend, UPSTREAM_ERRORS[error])
-
-
-def _count_retry(exchange: Exchange, pool: Pool, reason: int) -> None:
-    exchange.plane.cells[pool.row + POOL_RETRIES + reason] += 1
 
 
 def _count_refused(exchange: Exchange, pool: Pool, reason: int) -> None:

@@ -30,6 +30,8 @@ from lbproxy.core.ledger import (
     POOL_CONNECT,
     POOL_REJECTED,
     REJECTIONS,
+    RETRY_FAILED,
+    RETRY_SUCCEEDED,
     WORKER_REJECTED,
     observe_duration,
 )
@@ -50,7 +52,7 @@ from lbproxy.dataplane.deadlines import (
 from lbproxy.dataplane.placement import is_guided, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere, no_resources
-from lbproxy.dataplane.settling import settle
+from lbproxy.dataplane.settling import end_retry, settle
 from lbproxy.dataplane.tunnel import Tunnel, switch_protocols
 from lbproxy.dataplane.turn import BUSY
 from lbproxy.dataplane.upstream import HEAD, PROTOCOL, Upstream
@@ -79,7 +81,7 @@ class Exchange:
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
         "attempts", "backend", "backend_name", "connecting", "cookie_backend", "decision", "h", "has_lost", "has_seat",
-        "is_waiting", "owner", "pool", "pool_name", "tried", "up", "upstream",
+        "is_waiting", "owner", "pool", "pool_name", "retried_for", "tried", "up", "upstream",
         # the answer
         "is_close_delimited", "is_rechunked", "named", "status", "tunnel", "upgraded",
         # the account
@@ -129,6 +131,7 @@ class Exchange:
         self.pool_name = ""
         self.key: bytes | None = None
         self.decision = -1
+        self.retried_for = -1  # index into ledger.RETRY_REASONS if the current attempt is a further one
         self.trace_id = b""
         self.status = 0
         self.is_rechunked = False
@@ -398,6 +401,8 @@ class Exchange:
         downstream = self.downstream
         pool = self.pool
         assert pool is not None
+        if self.retried_for >= 0:
+            end_retry(self, pool, RETRY_SUCCEEDED if status < 500 else RETRY_FAILED)
         now = monotonic()
         self.first_byte_us = int((now - self.sent) * 1e6)
         self.up = RESPONDING

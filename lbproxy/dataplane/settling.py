@@ -17,6 +17,9 @@ from lbproxy.core.ledger import (
     POOL_REQUEST_BYTES,
     POOL_REQUESTS,
     POOL_RESPONSE_BYTES,
+    POOL_RETRIES,
+    RETRY_ABANDONED,
+    RETRY_OUTCOMES,
     observe_duration,
 )
 
@@ -57,6 +60,14 @@ def settle(exchange: Exchange, now: float) -> None:
         plane.log(exchange)
 
 
+def end_retry(exchange: Exchange, pool: Pool, outcome: int) -> None:
+    """If the current attempt is a further one, count it with what became of it."""
+    reason = exchange.retried_for
+    if reason >= 0:
+        exchange.retried_for = -1
+        exchange.plane.cells[pool.row + POOL_RETRIES + reason * len(RETRY_OUTCOMES) + outcome] += 1
+
+
 def _code(status: int) -> int:
     """Which of the code classes a status is in."""
     return (status if status < 600 else 500) // 100 - 1
@@ -65,6 +76,7 @@ def _code(status: int) -> int:
 def _count(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, micros: int) -> None:
     cells = exchange.plane.cells
     row = pool.row
+    end_retry(exchange, pool, RETRY_ABANDONED)  # of one that has already ended there is nothing left to say
     status = exchange.status
     code = _code(status)
     if status:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final, final
 
 from lbproxy.core.exchange import DONE, RESPONDING
 from lbproxy.core.headers import Shape, upgrade_protocols
-from lbproxy.core.ledger import BACKEND_UPGRADED_OPEN, POOL_UPGRADED, POOL_UPGRADED_OPEN
+from lbproxy.core.ledger import BACKEND_UPGRADED_OPEN, POOL_UPGRADED, POOL_UPGRADED_OPEN, RETRY_SUCCEEDED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.answer import interim_lines
 from lbproxy.dataplane.deadlines import DUE_TUNNEL
 from lbproxy.dataplane.plane import monotonic
+from lbproxy.dataplane.settling import end_retry
 
 if TYPE_CHECKING:
     from lbproxy.core.balance import Pool
@@ -132,6 +133,7 @@ def switch_protocols(exchange: Exchange, pool: Pool, upstream: Upstream, parser:
     exchange.up = RESPONDING
     exchange.status = 101
     exchange.upgraded = True
+    end_retry(exchange, pool, RETRY_SUCCEEDED)
     exchange.first_byte_us = int((monotonic() - exchange.sent) * 1e6)
     lines = interim_lines(shape, parser.values)
     tunnel = exchange.tunnel = Tunnel(exchange, pool, upstream)

@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import isinf, isnan
 from typing import Final, Literal
 
-from lbproxy.core.ledger import TABLES, Column, RowKey, row_width
+from lbproxy.core.ledger import TABLES, Column, Kind, RowKey, row_width
 from lbproxy.observe.slabs import Slabs, kind_of, sums
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,7 +28,6 @@ OTHER: Final = "_other"
 # What makes no sense of several backends together.
 _NO_SUM: Final = ("backend_info", "backend_load_ratio")
 
-Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
 
 # What a row's key says after its first word, as labels. A worker's row is told apart by its slab.
@@ -189,9 +188,7 @@ class _FamilyBuilder:
         self._histograms: list[_Histogram] = []
 
     def add(self, column: Column, key: RowKey, position: int) -> None:
-        labels: Labels = tuple(zip(ROW_LABELS[key[0]], key[1:], strict=True))
-        if column.label:
-            labels += ((column.label, column.value),)
+        labels: Labels = (*zip(ROW_LABELS[key[0]], key[1:], strict=True), *column.labels)
         if column.kind == "histogram":
             self._histograms.append(_Histogram(self._name, labels, column.bounds, position))
         elif self._slots:

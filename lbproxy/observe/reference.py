@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from lbproxy.core.ledger import DURATION_BOUNDS, TABLES, RowKey, RowKind
@@ -89,16 +91,16 @@ def _row(metric: Metric) -> str:
 
 def _counted(kind: RowKind) -> Iterator[Metric]:
     """The families that the slabs count in rows of this kind."""
-    families: dict[str, Metric] = {}
-    for column in TABLES[kind]:
-        name = PREFIX + (column.metric.removesuffix(MICRO) + "_seconds" if MICRO in column.metric else column.metric)
-        own = ("worker",) if column.metric.startswith("worker_") else ROW_LABELS[kind]
-        labels: tuple[tuple[str, tuple[str, ...]], ...] = tuple([(label, ()) for label in own])
-        if column.label:
-            before = families[name].labels[-1][1] if name in families else ()
-            labels += ((column.label, (*before, column.value)),)
-        families[name] = Metric(name, column.kind, column.help, labels)
-    yield from families.values()
+    for metric, columns in groupby(TABLES[kind], attrgetter("metric")):
+        first, *others = columns
+        name = PREFIX + (metric.removesuffix(MICRO) + "_seconds" if MICRO in metric else metric)
+        own = ("worker",) if metric.startswith("worker_") else ROW_LABELS[kind]
+        values: dict[str, dict[str, None]] = {label: {} for label in own}
+        for column in (first, *others):
+            for label, value in column.labels:
+                values.setdefault(label, {})[value] = None
+        labels = tuple([(label, tuple(words)) for label, words in values.items()])
+        yield Metric(name, first.kind, first.help, labels)
 
 
 def known(families: Iterable[Family]) -> list[Metric]:

@@ -99,6 +99,10 @@ class Plane:
     def backend_cell(self, name: str, column: int) -> int:
         return self.cell("backend", "p", name, column=column)
 
+    def retries(self, reason: str, outcome: str) -> int:
+        at = ledger.RETRY_REASONS.index(reason) * len(ledger.RETRY_OUTCOMES) + ledger.RETRY_OUTCOMES.index(outcome)
+        return self.pool_cell(ledger.POOL_RETRIES + at)
+
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 

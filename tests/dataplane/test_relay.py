@@ -513,7 +513,10 @@ async def test_a_dead_owner_costs_no_request() -> None:
             assert parts(got)[2] == b"alive"
         assert all(line.decision in ("owner", "retry") for line in proxy.lines)
         assert any(line.decision == "retry" for line in proxy.lines)
-        assert proxy.pool_cell(ledger.POOL_RETRIES) > 0
+        assert proxy.retries("connect", "success") > 0
+        assert proxy.retries("connect", "success") + proxy.retries("connect", "failure") == sum(
+            line.attempts - 1 for line in proxy.lines
+        )
         for name in ("b0", "b1", "b2", "b3"):
             assert proxy.backend_cell(name, ledger.BACKEND_IN_FLIGHT) == 0
 
@@ -524,6 +527,35 @@ async def test_with_every_backend_dead_the_answer_is_a_502_and_the_connection_li
         assert got.count(b"HTTP/1.1 502 Bad Gateway") == 2
         assert proxy.lines[0].attempts == 2
         assert proxy.lines[0].reason == "connect_failed"
+        assert proxy.retries("connect", "failure") == 2
+
+
+async def test_a_further_attempt_is_counted_by_what_became_of_it() -> None:
+    bad = answer(b"bad", "503 Service Unavailable")
+    arrived = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        arrived.set()
+        await reader.read()
+
+    async with (
+        backend(answering(bad)) as b0,
+        backend(answering(bad)) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(503,)))) as proxy,
+    ):
+        assert parts(await proxy.ask(request()))[0] == 503
+        assert proxy.retries("status", "failure") == 1  # the answer of the second was no better
+    async with backend(silent) as b0, running(pool_of(1, b0.port)) as proxy:
+        pool = proxy.plane._plane.snapshot.pools["p"]
+        key = next(b"u%d" % n for n in range(100) if pool.owner(hash_key(b"u%d" % n)) is pool.backends["b0"])
+        _, writer = await proxy.connect()
+        writer.write(request("GET", "/", b"X-User-ID: %b\r\n" % key))
+        await arrived.wait()
+        assert proxy.retries("connect", "abandoned") == 0  # it is under way
+        writer.close()
+        await proxy.settled(lambda: proxy.retries("connect", "abandoned") == 1)
+        assert proxy.retries("connect", "success") == proxy.retries("connect", "failure") == 0
 
 
 async def test_a_connection_that_the_backend_has_just_closed_is_no_error_for_the_client() -> None:
@@ -536,7 +568,8 @@ async def test_a_connection_that_the_backend_has_just_closed_is_no_error_for_the
     async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
         for _ in range(6):
             assert parts(await proxy.ask(request()))[0] == 200
-        assert proxy.pool_cell(ledger.POOL_RETRIES + 1) >= 2
+        assert proxy.retries("stale", "success") >= 2
+        assert proxy.retries("stale", "failure") == 0
         assert proxy.backend_cell("b0", ledger.BACKEND_ERRORS + 4) == 0
         before = len(b0.received)
         status = parts(await proxy.ask(request("POST", "/", b"", b"once")))[0]
@@ -940,7 +973,8 @@ async def test_retries_on_configured_statuses_and_on_a_try_that_takes_too_long()
     ):
         for n in range(20):
             assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == b"good"
-        assert proxy.pool_cell(ledger.POOL_RETRIES + 3) > 0
+        assert proxy.retries("status", "success") > 0
+        assert proxy.retries("status", "failure") == 0
         posts = {parts(await proxy.ask(request("POST", "/", b"X-User-ID: u%d\r\n" % n)))[0] for n in range(20)}
         assert posts == {200, 503}
     async with (
@@ -950,7 +984,7 @@ async def test_retries_on_configured_statuses_and_on_a_try_that_takes_too_long()
     ):
         got = await asyncio.gather(*(proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)) for n in range(20)))
         assert {parts(response)[2] for response in got} == {b"good"}
-        assert proxy.pool_cell(ledger.POOL_RETRIES + 4) > 0
+        assert proxy.retries("timeout", "success") > 0
 
 
 async def test_the_retry_budget_says_when_it_refuses() -> None:
@@ -964,7 +998,7 @@ async def test_the_retry_budget_says_when_it_refuses() -> None:
     ):
         for _ in range(4):
             assert parts(await proxy.ask(request()))[0] == 502
-        assert proxy.pool_cell(ledger.POOL_RETRIES + 2) == 2
+        assert proxy.retries("reset", "failure") == 2
         assert proxy.pool_cell(ledger.POOL_RETRIES_REFUSED + 1) == 2
 
 

@@ -191,12 +191,12 @@ def _combined(overrides: Sequence[Override]) -> Document | None:
 # Cells
 
 
-def _places(kind: RowKind) -> dict[str, list[tuple[str, int, tuple[int, ...]]]]:
-    """Of each metric in rows of this kind: the label's value, the offset, and the bounds of a histogram."""
-    found: dict[str, list[tuple[str, int, tuple[int, ...]]]] = {}
+def _places(kind: RowKind) -> dict[str, list[tuple[list[str], int, tuple[int, ...]]]]:
+    """Of each metric in rows of this kind: the labels' values, the offset, and the bounds of a histogram."""
+    found: dict[str, list[tuple[list[str], int, tuple[int, ...]]]] = {}
     offset = 0
     for column in TABLES[kind]:
-        found.setdefault(column.metric, []).append((column.value, offset, column.bounds))
+        found.setdefault(column.metric, []).append(([value for _, value in column.labels], offset, column.bounds))
         offset += column.width
     return found
 
@@ -205,8 +205,14 @@ _PLACES: Final = {kind: _places(kind) for kind in TABLES}
 
 
 def _labelled(totals: Sequence[int], kind: RowKind, row: int, metric: str) -> Document:
-    """A family's counts by the value of its label."""
-    return {value: totals[row + offset] for value, offset, _ in _PLACES[kind][metric]}
+    """A family's counts by the value of its label, or of two labels one within the other."""
+    counts: Document = {}
+    for (*outer, value), offset, _ in _PLACES[kind][metric]:
+        inner = counts
+        for word in outer:
+            inner = inner.setdefault(word, {})
+        inner[value] = totals[row + offset]
+    return counts
 
 
 def _histogram(totals: Sequence[int], kind: RowKind, row: int, metric: str) -> Document:

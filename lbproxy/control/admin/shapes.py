@@ -12,13 +12,23 @@ from lbproxy.control.overrides import WHATS
 from lbproxy.control.pool_state import CAUSES
 from lbproxy.control.probes import RESULTS
 from lbproxy.core.health import STATES
-from lbproxy.core.ledger import BACKEND_COLUMNS, CODE_CLASSES, DECISIONS, REJECTIONS, RETRY_REASONS, UPSTREAM_ERRORS
+from lbproxy.core.ledger import (
+    BACKEND_COLUMNS,
+    CODE_CLASSES,
+    DECISIONS,
+    REJECTIONS,
+    RETRY_OUTCOMES,
+    RETRY_REASONS,
+    UPSTREAM_ERRORS,
+)
 from lbproxy.observe.facts import WorkerState
 from lbproxy.observe.journal import Level
 
 Shape = dict[str, Any]
 
-SPILL_REASONS: Final = tuple([column.value for column in BACKEND_COLUMNS if column.metric == "route_spills_total"])
+SPILL_REASONS: Final = tuple(
+    [column.labels[0][1] for column in BACKEND_COLUMNS if column.metric == "route_spills_total"]
+)
 
 
 def ref(name: str) -> Shape:
@@ -214,7 +224,7 @@ _POOL: Final = thing(
     in_flight=count(),
     decisions=counts(DECISIONS),
     rejected=counts(REJECTIONS),
-    retries=counts(RETRY_REASONS),
+    retries=thing("By what made them necessary.", **{reason: counts(RETRY_OUTCOMES) for reason in RETRY_REASONS}),
     duration=ref("Duration"),
     upgraded_open=count("WebSockets and other tunnels."),
     bounded_load=thing(
