@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.backends import Backends
+from benchmarks.loads import Load
 from benchmarks.machine import Placement, free_port, placement, raise_descriptor_limit
 from benchmarks.process import Process
 from benchmarks.proxies import Backend, BenchmarkError, Proxy, Setting
@@ -47,6 +48,10 @@ class Fleet:
     cores: Placement
     backends: Backends
     started: tuple[Started, ...]
+
+    def carrying(self, load: Load) -> tuple[Started, ...]:
+        """Those that this load is for."""
+        return tuple(each for each in self.started if not each.proxy.loads or load.name in each.proxy.loads)
 
     def processes(self) -> list[Process]:
         """All that was started."""

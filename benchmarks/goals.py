@@ -88,6 +88,12 @@ GOALS: tuple[Goal, ...] = (
     Goal("small keyed GETs: CPU per request, of HAProxy", "at most", 1.5, _cpu("small", "haproxy")),
     Goal("two workers each: ratio to nginx, over that with one", "at least", 1.0, _two_workers),
     Goal("1,000 connections: requests/s, of HAProxy", "at least", 1.0, _rate("connections", "haproxy")),
+    Goal(
+        "1,000 connections: requests/s, of HAProxy at maxconn 4000",
+        "at least",
+        1.0,
+        _rate("connections", "haproxy-4000"),
+    ),
     Goal("1,000 connections: requests/s, of Envoy", "at least", 1.0, _rate("connections", "envoy")),
     Goal("20 browser headers: requests/s, of nginx", "at least", 0.5, _rate("browser", "nginx")),
     Goal("1 MB responses: throughput, of nginx", "at least", 1.0, _rate("1m", "nginx")),

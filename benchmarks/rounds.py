@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 
 from benchmarks import wrk
@@ -24,17 +23,19 @@ def run_load(load: Load, running: Fleet, rounds: int, seconds: int) -> LoadResul
     Raises:
         BenchmarkError: a round failed; the load has no result then.
     """
-    for started in running.started:
+    compared = running.carrying(load)
+    for started in compared:
         measure(load, running, started, _WARM_UP_S)
-    taken: dict[str, list[Round]] = {name: [] for name in _names(load, running)}
+    names = [DIRECT] * load.direct + [started.name for started in compared]
+    taken: dict[str, list[Round]] = {name: [] for name in names}
     for number in range(rounds):
-        turn = number % len(running.started)
+        turn = number % len(compared)
         if load.direct:
             taken[DIRECT].append(measure(load, running, None, seconds))
-        for started in (*running.started[turn:], *running.started[:turn]):
+        for started in (*compared[turn:], *compared[:turn]):
             taken[started.name].append(measure(load, running, started, seconds))
         say(f"{load.name} {number + 1}/{rounds}: " + _rates(taken))
-    complaints = [complaint for started in running.started for complaint in started.proxy.complaints(started.setting)]
+    complaints = [complaint for started in compared for complaint in started.proxy.complaints(started.setting)]
     loudest = max(each.foreign for every in taken.values() for each in every)
     if loudest > LOUD:
         complaints.append(
@@ -64,12 +65,6 @@ def measure(load: Load, running: Fleet, started: Started | None, seconds: int) -
 def say(line: str) -> None:
     """Progress, on stderr: stdout is for the result."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _names(load: Load, running: Fleet) -> Iterable[str]:
-    if load.direct:
-        yield DIRECT
-    yield from (started.name for started in running.started)
 
 
 def _rates(taken: dict[str, list[Round]]) -> str:

@@ -77,7 +77,7 @@ def _run_loads(plan: Plan, workers: int, loads: list[Load], taken: _Taken) -> No
         say(f"{workers} worker(s): {', '.join(started.name for started in running.started)}: all sticky")
         for load in loads:
             try:
-                for started in running.started:
+                for started in running.carrying(load):
                     check_load(started, load)
                 taken.loads[load.name] = run_load(load, running, plan.rounds, plan.seconds)
             except BenchmarkError as error:
@@ -87,7 +87,8 @@ def _run_loads(plan: Plan, workers: int, loads: list[Load], taken: _Taken) -> No
 def _run_check(plan: Plan, name: str) -> CheckResult:
     if name == "ring":
         return run_ring()
+    compared = [proxy for proxy in plan.proxies if not proxy.loads]
     with fleet((), 1) as running:
         if name == "idle":
-            return run_idle(plan.proxies, running, plan.idle_connections)
-        return run_slow_upload(plan.proxies, running, plan.upload_bytes, plan.upload_rate)
+            return run_idle(compared, running, plan.idle_connections)
+        return run_slow_upload(compared, running, plan.upload_bytes, plan.upload_rate)

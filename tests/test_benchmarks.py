@@ -86,7 +86,8 @@ def test_added_latency_is_over_the_direct_way() -> None:
 
 
 def test_every_goal_names_a_load_or_check_that_exists() -> None:
-    every = {load.name: result(load.name, lbproxy=1.0, nginx=1.0, haproxy=1.0, envoy=1.0) for load in loads.LOADS}
+    names = [proxy.name for proxy in proxies.PROXIES]
+    every = {load.name: result(load.name, **dict.fromkeys(names, 1.0)) for load in loads.LOADS}
     direct = replace(ROUND, median_us=50.0)
     every["latency"] = replace(every["latency"], rounds={**every["latency"].rounds, DIRECT: (direct,)})
     figures = {"idle": "pss_kb_each", "slow-upload": "growth_mb", "ring": "build_s"}

@@ -13,7 +13,7 @@ from benchmarks.proxies.nginx import Nginx
 
 __all__ = ["EXTRAS", "PROXIES", "Backend", "BenchmarkError", "Proxy", "Setting", "select"]
 
-PROXIES: tuple[Proxy, ...] = (Nginx(), HAProxy(), Envoy(), Caddy(), LBProxy())
+PROXIES: tuple[Proxy, ...] = (Nginx(), HAProxy(), HAProxy(4000, ("connections",)), Envoy(), Caddy(), LBProxy())
 
 # Compared only when named.
 EXTRAS: tuple[Proxy, ...] = (DataPlaneAlone(),)

@@ -45,6 +45,8 @@ class Proxy(ABC):
     name: str
     features: str
     """What its configuration switches on, for the method section of the results."""
+    loads: tuple[str, ...] = ()
+    """The only loads that it carries; none: all."""
 
     @abstractmethod
     def binary(self) -> str | None:

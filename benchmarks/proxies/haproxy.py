@@ -44,6 +44,19 @@ class HAProxy(Proxy):
         "appended, probes every 2 s"
     )
 
+    def __init__(self, most_connections: int | None = None, loads: tuple[str, ...] = ()) -> None:
+        """`most_connections` None: as many as there are descriptors for, so that it keeps every connection to a server.
+        With fewer it has its own name, and carries the given loads alone."""
+        self._most_connections = most_connections
+        if most_connections is not None:
+            self.name = f"haproxy-{most_connections}"
+            self.loads = loads
+            self.features = (
+                f"the same with `maxconn {most_connections}`, on {', '.join(loads)} alone: HAProxy puts no connection "
+                "aside for reuse while a fifth of the descriptors that this allows is in use "
+                "(`tune.pool-low-fd-ratio`)"
+            )
+
     def binary(self) -> str | None:
         return find_binary("haproxy")
 
@@ -57,7 +70,7 @@ class HAProxy(Proxy):
         config.write_text(
             _CONFIG.format(
                 workers=setting.workers,
-                connections=setting.connections,
+                connections=self._most_connections or setting.connections,
                 port=setting.port,
                 global_log="    log stdout format raw local0 info" if setting.log else "",
                 log="    log global\n    option httplog" if setting.log else "",
