@@ -47,7 +47,7 @@ async def _serve(config: Config) -> None:
     snapshot = build_snapshot(config, 1, rows, cells=cells)
     log = AccessLog(config.log.access, cells, rows[("worker",)], lambda trouble: print(trouble, file=sys.stderr))
     log.start(loop)
-    plane = DataPlane(loop, snapshot, cells, log)
+    plane = DataPlane(loop, snapshot, cells, log.note)
     await plane.start({listener.name: listen(listener.bind).sockets[0] for listener in config.listeners})
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

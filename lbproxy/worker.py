@@ -39,7 +39,7 @@ from lbproxy.channel import (
     unpack_order,
     without_comers,
 )
-from lbproxy.core.exchange import Traced
+from lbproxy.core.exchange import Finished
 from lbproxy.core.sample import pack_keys
 from lbproxy.core.snapshot import Snapshot, build_snapshot, previous_rings, snapshot_rings
 from lbproxy.core.spec import Config
@@ -177,13 +177,13 @@ class Worker:
         self._close_unused_sockets()
         self._say(Report("applied", order.number))
 
-    def _log_of(self, config: Config, log: AccessLog) -> Callable[[Traced], None]:
+    def _log_of(self, config: Config, log: AccessLog) -> Callable[[Finished], None]:
         """What is told of each exchange that ends: the access log, by way of tracing once there was any."""
         if self._spans is None and config.tracing.otlp:
-            self._spans = SpanLog(log, self._send_spans, self._loop)
-        return self._named(self._spans or log, config.admin.show_keys)
+            self._spans = SpanLog(log.note, self._send_spans, self._loop)
+        return self._named(self._spans or log.note, config.admin.show_keys)
 
-    def _named(self, told: Callable[[Traced], None], are_keys_shown: bool) -> Callable[[Traced], None]:
+    def _named(self, told: Callable[[Finished], None], are_keys_shown: bool) -> Callable[[Finished], None]:
         """The same, with an eye for the names of the hottest keys where these may be shown."""
         if self._names is not None:
             self._names.close()

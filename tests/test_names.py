@@ -13,7 +13,7 @@ import aiohttp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbproxy.core.exchange import Traced
+from lbproxy.core.exchange import Finished
 from lbproxy.core.hashing import hash_key
 from lbproxy.observe.names import LONGEST, MOST_KEPT, KeyNames, NameFinder, pack_names, unpack_names
 from tests.running import PATIENCE_S, Backends, Proxy, backend_list, in_thread
@@ -21,8 +21,8 @@ from tests.running import PATIENCE_S, Backends, Proxy, backend_list, in_thread
 NAME = "<ann & bob>"
 
 
-def ended(key: bytes | None) -> Traced:
-    return cast(Traced, SimpleNamespace(key=key))
+def ended(key: bytes | None) -> Finished:
+    return cast(Finished, SimpleNamespace(key=key))
 
 
 class Loop:
@@ -42,7 +42,7 @@ class Found:
     def __init__(self, *hottest: bytes) -> None:
         self.hottest = [hash_key(key) for key in hottest]
         self.sent: list[dict[int, bytes]] = []
-        self.told: list[Traced] = []
+        self.told: list[Finished] = []
         self.loop = Loop()
         loop = cast(asyncio.AbstractEventLoop, self.loop)
         send = lambda text: self.sent.append(unpack_names(text))  # noqa: E731

@@ -6,54 +6,54 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from lbproxy import cli
 from lbproxy.core import ledger
+from lbproxy.core.exchange import Finished
 from lbproxy.core.hashing import hash_key
 from lbproxy.observe.lines import CombinedLines, JsonLines
 from lbproxy.simulate.record import Recording, Unusable, read
 from lbproxy.simulate.traffic import NO_KEY, Arrival
-from tests.exchanges import Ended
+from tests.exchanges import ended
 
 BEGAN_NS = 1_796_040_000_000_000_000
 Output = pytest.CaptureFixture[str]
 
 
-class Finished(Ended):
-    """An exchange that has ended, `at_s` seconds after the first one came and `duration_s` after it came itself."""
+class Request(NamedTuple):
+    """One that ended at `ended_ns`, in nanoseconds since 1970."""
 
-    def __init__(self, at_s: float, duration_s: float, key: bytes | None, **changes: Any) -> None:
-        self.ended_ns = BEGAN_NS + round((at_s + duration_s) * 1e9)
-        super().__init__(
-            **{
-                "duration_us": round(duration_s * 1e6),
-                "request_id": b"%x" % self.ended_ns,
-                "key": key,
-                **changes,
-            }
-        )
+    ended_ns: int
+    x: Finished
 
 
-def log(*exchanges: Finished, with_key: bool = True) -> list[str]:
+def request(at_s: float, duration_s: float, key: bytes | None, **changes: Any) -> Request:
+    """One that came `at_s` seconds after the first one and took `duration_s`."""
+    ended_ns = BEGAN_NS + round((at_s + duration_s) * 1e9)
+    own = {"duration_us": round(duration_s * 1e6), "request_id": b"%x" % ended_ns, "key": key}
+    return Request(ended_ns, ended(**{**own, **changes}))
+
+
+def log(*requests: Request, with_key: bool = True) -> list[str]:
     """Their lines, in the order in which they ended."""
-    ended = 0
-    lines = JsonLines(with_key, lambda: ended)
+    now_ns = 0
+    lines = JsonLines(with_key, lambda: now_ns)
     written = []
-    for exchange in sorted(exchanges, key=lambda exchange: exchange.ended_ns):
-        ended = exchange.ended_ns
-        written.append(lines.line(exchange).decode())
+    for request in sorted(requests, key=lambda request: request.ended_ns):
+        now_ns = request.ended_ns
+        written.append(lines.line(request.x).decode())
     return written
 
 
-def some_traffic(requests: int = 400, users: int = 50, **changes: Any) -> Iterator[Finished]:
+def some_traffic(requests: int = 400, users: int = 50, **changes: Any) -> Iterator[Request]:
     """A request every 10 ms, each 50 ms long."""
     for number in range(requests):
         backend = f"b{number % 3 + 1}"
         user = b"user-%d" % (number * 7 % users)
-        yield Finished(number / 100, 0.05, user, **{"backend_name": backend, **changes})
+        yield request(number / 100, 0.05, user, **{"backend_name": backend, **changes})
 
 
 def arrivals(recording: Recording) -> list[tuple[float, bytes | None, float]]:
@@ -68,11 +68,11 @@ def test_what_was_written_is_read() -> None:
     """Requests come back in the order in which they came, not in that of their ends."""
     recording = read(
         log(
-            Finished(0.0, 2.0, b"ann"),
-            Finished(0.5, 0.1, b"bob", backend_name="b2"),
-            Finished(1.0, 0.25, None, decision=ledger.NO_KEY),
-            Finished(1.25, 0.1, 'zoë\n"x"'.encode()),
-            Finished(1.5, 0.1, b"ann", backend_name="b3"),
+            request(0.0, 2.0, b"ann"),
+            request(0.5, 0.1, b"bob", backend_name="b2"),
+            request(1.0, 0.25, None, decision=ledger.NO_KEY),
+            request(1.25, 0.1, 'zoë\n"x"'.encode()),
+            request(1.5, 0.1, b"ann", backend_name="b3"),
         )
     )
     assert arrivals(recording) == [
@@ -90,15 +90,15 @@ def test_what_was_written_is_read() -> None:
 
 
 def test_faster_than_it_came() -> None:
-    recording = read(log(Finished(0, 0.1, b"a"), Finished(4, 0.1, b"b")), speed=4)
+    recording = read(log(request(0, 0.1, b"a"), request(4, 0.1, b"b")), speed=4)
     assert recording.traffic.recorded[1] == Arrival(pytest.approx(1.0, abs=0.001), 1, 0.1)  # type: ignore[arg-type]
 
 
 def test_without_keys_clients_stand_for_users() -> None:
     lines = log(
-        Finished(0, 0.1, b"a", client="192.0.2.1"),
-        Finished(1, 0.1, b"b", client="192.0.2.2"),
-        Finished(2, 0.1, b"c", client="192.0.2.1"),
+        request(0, 0.1, b"a", client="192.0.2.1"),
+        request(1, 0.1, b"b", client="192.0.2.2"),
+        request(2, 0.1, b"c", client="192.0.2.1"),
         with_key=False,
     )
     recording = read(lines)
@@ -114,9 +114,9 @@ def test_of_a_single_client_every_request_is_a_user() -> None:
 
 def test_what_is_no_request_is_left_out() -> None:
     lines = log(
-        Finished(0, 0.1, b"a"),
-        Finished(0, 900, b"a", upgraded=True),
-        Finished(0, 0.1, None, pool_name="", backend_name="", decision=-1, reason="bad_request"),
+        request(0, 0.1, b"a"),
+        request(0, 900, b"a", upgraded=True),
+        request(0, 0.1, None, pool_name="", backend_name="", decision=-1, reason="bad_request"),
     )
     lines += ["\n", "no json\n", "[1, 2]\n", '{"time": "yesterday", "duration_us": 1, "pool": "api", "backend": "b"}\n']
     recording = read(lines)
@@ -134,7 +134,7 @@ def test_one_pool_of_several() -> None:
 
 def test_a_combined_log_is_none() -> None:
     with pytest.raises(Unusable, match="no line of a JSON access log"):
-        read([CombinedLines().line(Finished(0, 0.1, b"a")).decode()])
+        read([CombinedLines().line(ended()).decode()])
 
 
 def simulated(capsys: Output, *arguments: str) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_a_log_without_keys_says_who_stands_for_the_users(capsys: Output, monkey
 
 def test_requests_without_a_key_go_to_the_least_loaded(capsys: Output, tmp_path: Path) -> None:
     file = tmp_path / "access.log"
-    file.write_text("".join(log(*some_traffic(300), Finished(0.001, 0.05, None), Finished(1.001, 0.05, None))))
+    file.write_text("".join(log(*some_traffic(300), request(0.001, 0.05, None), request(1.001, 0.05, None))))
     [outcome] = simulated(capsys, "--from-log", str(file), "--warm-up", "0")["tables"]["outcome"]
     assert outcome["no_key"] == pytest.approx(2 / 302)
 
@@ -196,4 +196,4 @@ def test_a_log_that_cannot_be_used_is_one_line(
 
 def test_upgraded_connections_alone_are_no_traffic() -> None:
     with pytest.raises(Unusable, match="only upgraded connections"):
-        read(log(Finished(0, 10, b"a", upgraded=True)))
+        read(log(request(0, 10, b"a", upgraded=True)))

@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbproxy.channel import MAX_REPORT_BYTES, Report, pack_report
-from lbproxy.core.exchange import Traced
+from lbproxy.core.exchange import Finished
 from lbproxy.core.trace import Trace
 from lbproxy.observe import spans
 from lbproxy.observe.spans import MOST_PER_FLUSH, SpanLog, SpanRecord, pack, record_of, unpack
-from tests.exchanges import Ended
+from tests.exchanges import ended
 
 TRACE = Trace(b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331", b"00f067aa0ba902b7", b"53995c3f42cd8ad8")
 END_NS = 1_796_040_000_123_456_789
 
 
-def exchange(**changes: Any) -> Traced:
+def exchange(**changes: Any) -> Finished:
     own = {
         "target": b"http://api.example.com/things?token=secret",
         "path": b"/things?token=secret",
         "trace": TRACE,
         "fields": {b"user-agent": b"curl/8", b"tracestate": b"vendor=1"},
     }
-    return Ended(**{**own, **changes})
+    return ended(**{**own, **changes})
 
 
 RECORD = record_of(exchange(), TRACE, END_NS)
@@ -96,7 +96,7 @@ class Teller:
     """A span log with what it told whom."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.logged: list[Traced] = []
+        self.logged: list[Finished] = []
         self.told: list[tuple[list[SpanRecord], int]] = []
         self.sizes: list[int] = []
         self.takes = True

@@ -46,8 +46,8 @@ class Pool:
         # from the configuration
         "_at_home", "_by_member", "_home_ring", "_members", "_owners", "_pins", "_prefixes", "_shift", "_starts",
         "_tokens",
-        "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "retry", "ring", "rings",
-        "row", "spec", "spreads",
+        "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "per_try_s", "retry",
+        "ring", "rings", "row", "spec", "spreads",
         # from the control plane
         "bound", "eligible", "is_panicking",
         # the traffic
@@ -107,6 +107,7 @@ class Pool:
         self.has_guides: Final = bool(spec.pins) or cookie is not None or spec.on_move == "pin"
         self.key_limit: Final = spec.hot_keys.max_in_flight
         self.first_byte_s: Final = spec.timeout.first_byte
+        self.per_try_s: Final = spec.retry.per_try
         self.spreads: Final = spec.hot_keys.mode == "spread"
         self.reach: Final = account.hot.reach if spec.hot_keys.mode != "off" else {}
         self._replicas: Final[dict[int, tuple[Backend, ...]]] = {}

@@ -18,8 +18,9 @@ also depends on what the request allows (`core/retry.py`), on the attempts left 
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
+from lbproxy.core.headers import RequestShape, Values
 from lbproxy.core.trace import Trace
 
 IDLE: Final = 0
@@ -67,57 +68,67 @@ WHEN_CLIENT_LEAVES: Final[Table] = (
 )
 
 
-class Finished(Protocol):
-    """What an access log may read of an exchange when it has ended. Times are in microseconds.
+NO_SHAPE: Final = RequestShape((), frozenset())
 
-    `status` 0: none was sent. `backend_name` "": none was chosen. `decision`: index into `ledger.DECISIONS`, -1 when
-    not routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`, or "client_abort".
-    `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `agent` and `referer` are the
-    request's User-Agent and Referer, b"" when there is none. `trace_id` is what the backend was told, b"" when the
-    policy is to pass on what comes.
+
+class Finished:
+    """What logs and traces may read of an exchange when it has ended. A class and no protocol, for compiled code reads
+    the attributes of a class ten times as fast, and a line of the access log reads twenty.
+
+    Times are in microseconds. `status` 0: none was sent. `backend_name` "": none was chosen. `decision`: index into
+    `ledger.DECISIONS`, -1 when not routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`,
+    or "client_abort". `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `agent` and
+    `referer` are the request's User-Agent and Referer, b"" when there is none. `trace_id` is what the backend was told,
+    b"" when the policy is to pass on what comes. `trace` None: its spans are told to nobody. `path` is the target in
+    origin-form. `peer` is who connected, `client` who that one speaks for. `started` and `sent` are the monotonic
+    seconds at which the request came and at which its last attempt was sent.
     """
 
-    method: bytes
-    target: bytes
-    host: bytes
-    minor: int
-    status: int
-    decision: int
-    reason: str
-    attempts: int
-    request_bytes: int
-    response_bytes: int
-    upgraded: bool
-    duration_us: int
-    connect_us: int
-    first_byte_us: int
-    request_id: bytes
-    trace_id: bytes
-    key: bytes | None
-    client: str
-    pool_name: str
-    backend_name: str
-    agent: bytes
-    referer: bytes
+    __slots__ = (
+        "agent", "attempts", "backend_name", "client", "connect_us", "decision", "duration_us", "first_byte_us", "host",
+        "key", "method", "minor", "path", "peer", "pool_name", "reason", "referer", "request_bytes", "request_id",
+        "response_bytes", "sent", "shape", "started", "status", "target", "trace", "trace_id", "upgraded", "values",
+    )  # fmt: skip
 
+    def __init__(self) -> None:
+        self.peer = ""
+        self.client = ""
+        self.method = b""
+        self.target = b""
+        self.path = b""
+        self.host = b""
+        self.agent = b""
+        self.referer = b""
+        self.minor = 1
+        self.shape = NO_SHAPE
+        self.values: Values = ()
+        self.request_id = b""
+        self.trace_id = b""
+        self.trace: Trace | None = None
+        self.key: bytes | None = None
+        self.pool_name = ""
+        self.backend_name = ""
+        self.decision = -1
+        self.attempts = 0
+        self.status = 0
+        self.reason = ""
+        self.upgraded = False
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.started = 0.0
+        self.sent = 0.0
+        self.duration_us = 0
+        self.connect_us = -1
+        self.first_byte_us = -1
 
-class Traced(Finished, Protocol):
-    """What tracing reads besides.
-
-    `trace` None: its spans are told to nobody. `path` is the target in origin-form. `peer` is who connected, `client`
-    who that one speaks for. `attempt_us`: from the beginning of the last attempt, its connecting included, to the end;
-    -1: there was none.
-    """
-
-    path: bytes
-    trace: Trace | None
+    @property
+    def attempt_us(self) -> int:
+        """From the beginning of the last attempt, its connecting included, to the end; -1: there was none."""
+        if not self.attempts:
+            return -1
+        return self.duration_us - int((self.sent - self.started) * 1e6) + max(0, self.connect_us)
 
     def field(self, name: bytes) -> bytes:
         """The request's header of that lower-case name, its lines joined; b"" when there is none. Only with a `trace`:
         else the request's values have been forgotten."""
-        ...
-
-    @property
-    def peer(self) -> str: ...
-    @property
-    def attempt_us(self) -> int: ...
+        return self.shape.joined(name, self.values)

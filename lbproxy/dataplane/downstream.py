@@ -67,7 +67,7 @@ class Downstream:
 
     __slots__ = (
         # for the connection's life
-        "exchange", "forwarding", "is_trusted", "listener", "peer", "plane", "shows_decisions", "snapshot", "transport",
+        "exchange", "forwarding", "is_trusted", "listener", "plane", "shows_decisions", "snapshot", "transport",
         # what has arrived and was not used yet
         "_at", "_check", "_searched", "pending",
         # the request whose body is arriving
@@ -84,7 +84,6 @@ class Downstream:
         self.plane: Final = plane
         self.listener: Final = listener
         self.exchange = Exchange(self, plane)
-        self.peer = ""
         self.snapshot = plane.snapshot
         self.is_trusted = False
         self.shows_decisions = False
@@ -125,8 +124,7 @@ class Downstream:
         self.transport.set_write_buffer_limits(flow.HIGH_WATER, flow.LOW_WATER)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
-            self.peer = str(peer[0])
-        self.exchange.client = self.peer
+            self.exchange.peer = self.exchange.client = str(peer[0])
         self.adopt_policy()
         self.set_deadline(listener.spec.timeouts.request_head, DUE_HEAD)
 
@@ -206,11 +204,12 @@ class Downstream:
         snapshot = self.snapshot = self.plane.snapshot
         self.exchange.trace = None
         policy = snapshot.headers
-        self.is_trusted = self.listener.trust.trusts(self.peer)
+        peer = self.exchange.peer
+        self.is_trusted = self.listener.trust.trusts(peer)
         self.shows_decisions = policy.debug and self.is_trusted
         if policy.x_forwarded == "append":
             self.forwarding = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: " % (
-                self.peer.encode() or b"unknown"
+                peer.encode() or b"unknown"
             )
         else:
             self.forwarding = b""
@@ -282,12 +281,11 @@ class Downstream:
             if not data:
                 return
         end = data.find(END_OF_HEAD, start + self._searched) + 4
-        limits = self.listener.spec.limits
         if end == 3:
             self._await_head(data[start:])
             return
         head = data[start:end]
-        if len(head) > limits.line_bytes and not self._check_lines(head):
+        if len(head) > self.listener.line_bytes and not self._check_lines(head):
             return
         self._searched = 0
         self._check = None
@@ -339,7 +337,7 @@ class Downstream:
         """The head is not complete yet: keep what there is, within bounds, unless it is nonsense already."""
         check = self._check
         if check is None:
-            check = self._check = EarlyCheck(self.listener.spec.limits.header_count)
+            check = self._check = EarlyCheck(self.listener.header_count)
             if self.due != DUE_HEAD:  # the time of a connection's first head runs from its start
                 self.set_deadline(self.listener.spec.timeouts.request_head, DUE_HEAD)
         problem = check.look(data)
@@ -477,7 +475,7 @@ class Downstream:
             self._end()
             return
         self.mode = AWAIT
-        self.deadline = self.plane.now + self.listener.spec.timeouts.keep_alive
+        self.deadline = self.plane.now + self.listener.keep_alive_s
         self.due = DUE_KEEP_ALIVE
         if self.read_paused:
             self.resume_reading()

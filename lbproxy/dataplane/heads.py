@@ -53,7 +53,7 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     parser = plane.requests
     exchange = downstream.exchange
     exchange.reset()
-    most = downstream.listener.spec.limits.header_count
+    most = downstream.listener.header_count
     try:
         parser.parse(head, most)
     except BadMessage as bad:
@@ -81,7 +81,7 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     exchange.is_chunked = False
     exchange.down = states.DONE
     exchange.host = b""
-    exchange.client = _client(downstream, shape, values) if shape.forwarding else downstream.peer
+    exchange.client = _client(downstream, shape, values) if shape.forwarding else downstream.exchange.peer
     downstream.left = 0
     if shape.problem:
         raise BadMessage(400, "bad_request", shape.problem)
@@ -137,12 +137,12 @@ def take_head(downstream: Downstream, head: bytes) -> None:
 def _client(downstream: Downstream, shape: RequestShape, values: Values) -> str:
     """The client's address, by the word of trusted proxies alone."""
     chain = shape.joined(b"x-forwarded-for", values) if downstream.is_trusted else b""
-    return downstream.listener.trust.client_of(chain, downstream.peer) if chain else downstream.peer
+    return downstream.listener.trust.client_of(chain, downstream.exchange.peer) if chain else downstream.exchange.peer
 
 
 def _append_forwarded(downstream: Downstream, host: bytes) -> None:
     exchange = downstream.exchange
-    element = forwarded_element(downstream.peer, host, b"http")
+    element = forwarded_element(downstream.exchange.peer, host, b"http")
     exchange.head = exchange.head[:-2] + b"Forwarded: " + element + b"\r\n\r\n"
 
 
@@ -229,7 +229,7 @@ def _take_special_head(
     if policy.forwarded:
         sent = shape.joined(b"forwarded", values) if downstream.is_trusted else b""
         extra += b"Forwarded: %b\r\n" % b", ".join(
-            [element for element in (sent, forwarded_element(downstream.peer, host, b"http")) if element]
+            [element for element in (sent, forwarded_element(downstream.exchange.peer, host, b"http")) if element]
         )
         without |= _FORWARDED
     exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b\r\n" % (
@@ -288,7 +288,7 @@ def _max_forwards(downstream: Downstream, shape: RequestShape, values: Values) -
 
 def _forwarding_lines(downstream: Downstream, shape: RequestShape, values: Values, host: bytes) -> bytes:
     """X-Forwarded-*: what a trusted proxy said, with this hop appended; anyone else's word does not count."""
-    peer = downstream.peer.encode() or b"unknown"
+    peer = downstream.exchange.peer.encode() or b"unknown"
     proto = b"http"
     if downstream.is_trusted:
         chain = shape.joined(b"x-forwarded-for", values)

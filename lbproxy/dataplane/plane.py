@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core.account import Backend
 from lbproxy.core.balance import Pool
-from lbproxy.core.exchange import Traced
+from lbproxy.core.exchange import Finished
 from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
 from lbproxy.core.ledger import Cells
 from lbproxy.core.snapshot import Snapshot
@@ -65,7 +65,7 @@ class Plane:
         loop: asyncio.AbstractEventLoop,
         snapshot: Snapshot,
         cells: Cells,
-        log: Callable[[Traced], None] | None,
+        log: Callable[[Finished], None] | None,
         report: Callable[[str, str, str], None] | None = None,
         most_clients: int = sys.maxsize,
     ) -> None:

@@ -12,16 +12,27 @@ from typing import TYPE_CHECKING, Final, final
 
 from lbproxy.core.account import Backend
 from lbproxy.core.balance import Pool
-from lbproxy.core.exchange import BODY, BROKEN, CONNECTING, DONE, FINISHED, GONE, IDLE, NONE, RESPONDING, SENDING
+from lbproxy.core.exchange import (
+    BODY,
+    BROKEN,
+    CONNECTING,
+    DONE,
+    FINISHED,
+    GONE,
+    IDLE,
+    NO_SHAPE,
+    NONE,
+    RESPONDING,
+    SENDING,
+    Finished,
+)
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.headers import (
     CHUNKED,
     CHUNKED_LINE,
     CLOSE_LINE,
     KEEP_ALIVE_LINE,
-    RequestShape,
     Shape,
-    Values,
     trailer_lines,
 )
 from lbproxy.core.ledger import (
@@ -36,7 +47,6 @@ from lbproxy.core.ledger import (
     observe_duration,
 )
 from lbproxy.core.retry import IDEMPOTENT
-from lbproxy.core.trace import Trace
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.answer import Answer, interim_lines
 from lbproxy.dataplane.connections import start_connecting, take_idle
@@ -61,49 +71,34 @@ from lbproxy.dataplane.wire import ResponseParser
 if TYPE_CHECKING:
     from lbproxy.dataplane.downstream import Downstream
 
-_NO_SHAPE: Final = RequestShape((), frozenset())
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 # Octets of a body that are copied behind the head, to leave with it at the end of the turn.
 _SHORT_BODY: Final = 16_384
 
 
 @final
-class Exchange:
-    """One request with its response. `core.exchange.Finished` says what the attributes that a log reads mean."""
+class Exchange(Finished):
+    """One request with its response."""
 
     __slots__ = (
         # for the connection's life
         "downstream", "plane",
         # the request, set by the downstream side
-        "agent", "client", "down", "head", "host", "is_head", "keep_alive", "key", "method", "minor",
-        "path", "referer", "request_id", "request_named", "shape", "target", "trace", "trace_id", "upgrade", "values",
+        "down", "head", "is_head", "keep_alive", "request_named", "upgrade",
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
-        "attempts", "backend", "backend_name", "connecting", "cookie_backend", "decision", "h", "has_lost", "has_seat",
-        "is_waiting", "owner", "pool", "pool_name", "retried_for", "tried", "up", "upstream",
+        "backend", "connecting", "cookie_backend", "h", "has_lost", "has_seat", "is_waiting", "owner", "pool",
+        "retried_for", "tried", "up", "upstream",
         # the answer
-        "is_close_delimited", "is_rechunked", "named", "status", "tunnel", "upgraded",
-        # the account
-        "connect_us", "duration_us", "first_byte_us", "reason", "request_bytes", "response_bytes", "sent", "started",
+        "is_close_delimited", "is_rechunked", "named", "tunnel",
     )  # fmt: skip
 
     def __init__(self, downstream: Downstream, plane: Plane) -> None:
+        super().__init__()
         self.downstream: Final = downstream
         self.plane: Final = plane
-        self.client = ""
         self.head = b""
-        self.method = b""
-        self.target = b""
-        self.path = b""
-        self.host = b""
-        self.agent = b""
-        self.referer = b""
-        self.minor = 1
-        self.shape = _NO_SHAPE
-        self.values: Values = ()
-        self.request_id = b""
-        self.trace: Trace | None = None
         self.is_head = False
         self.keep_alive = True
         self.upgrade = b""
@@ -129,7 +124,7 @@ class Exchange:
         self.owner: Backend | None = None
         self.pool: Pool | None = None
         self.pool_name = ""
-        self.key: bytes | None = None
+        self.key = None
         self.decision = -1
         self.retried_for = -1  # index into ledger.RETRY_REASONS if the current attempt is a further one
         self.trace_id = b""
@@ -153,24 +148,9 @@ class Exchange:
     def forget_request(self) -> None:
         """There is no request, only the beginnings of one."""
         self.reset()
-        self.shape = _NO_SHAPE
+        self.shape = NO_SHAPE
         self.values = ()
         self.method = self.target = self.path = self.host = self.agent = self.referer = b""
-
-    # What an access log reads.
-
-    @property
-    def peer(self) -> str:
-        return self.downstream.peer
-
-    @property
-    def attempt_us(self) -> int:
-        if not self.attempts:
-            return -1
-        return self.duration_us - int((self.sent - self.started) * 1e6) + max(0, self.connect_us)
-
-    def field(self, name: bytes) -> bytes:
-        return self.shape.joined(name, self.values)
 
     # The request's way.
 
@@ -319,7 +299,7 @@ class Exchange:
     def _await_first_byte(self, downstream: Downstream) -> None:
         pool = self.pool
         assert pool is not None
-        per_try = pool.spec.retry.per_try
+        per_try = pool.per_try_s
         if per_try is None:
             downstream.set_deadline(pool.first_byte_s, DUE_FIRST_BYTE)
         else:

@@ -20,10 +20,9 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import WORKER_LOG_DROPPED, Cells
 from lbproxy.core.spec import AccessLogSpec
-from lbproxy.observe.lines import LINE_MAX, CombinedLines, JsonLines, LineFormat
+from lbproxy.observe.lines import LINE_MAX, CombinedLines, Gathered, JsonLines, Lines
 
 BATCH_BYTES: Final = 65536
 PENDING_BYTES: Final = 4 << 20
@@ -166,7 +165,8 @@ def _wait_writable(fd: int) -> None:
 
 
 class AccessLog:
-    """Called with every finished exchange, in the event loop's thread. Counts what it drops in the worker's row."""
+    """`note` is called with every finished exchange, in the event loop's thread. Counts what it drops in the worker's
+    row."""
 
     def __init__(self, spec: AccessLogSpec, cells: Cells, row: int, report: Callable[[str], None]) -> None:
         """`report` is told of a sink's trouble, once for each. Raises OSError when the path cannot be opened."""
@@ -174,22 +174,13 @@ class AccessLog:
         self._row = row
         self._report = report
         self._reported = ""
-        self._lines: list[bytes] = []
-        self._size = 0
+        self._gathered = Gathered(BATCH_BYTES, self.flush)
+        self.note: Final = self._gathered.add
         self._lost = 0
         self._timer: asyncio.TimerHandle | None = None
         self._spec = spec
         self._sink = _sink_of(spec)
-        self._line = _format_of(spec).line
-
-    def __call__(self, x: Finished) -> None:
-        if self._sink is None:
-            return
-        line = self._line(x)
-        self._lines.append(line)
-        self._size += len(line)
-        if self._size >= BATCH_BYTES:
-            self.flush()
+        self._gathered.format = _format_of(spec)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Flush by a timer from now on, so that a quiet proxy's lines are seen soon too."""
@@ -201,11 +192,9 @@ class AccessLog:
         sink = self._sink
         if sink is None:
             return
-        if self._lines:
-            if not sink.hand_over(self._lines, self._size):
-                self._drop(len(self._lines))
-            self._lines = []
-            self._size = 0
+        lines, size = self._gathered.take()
+        if lines and not sink.hand_over(lines, size):
+            self._drop(len(lines))
         if sink.lost_lines != self._lost:
             self._drop(sink.lost_lines - self._lost)
             self._lost = sink.lost_lines
@@ -228,7 +217,7 @@ class AccessLog:
             self._end_sink()
             self._sink = sink
         self._spec = spec
-        self._line = _format_of(spec).line
+        self._gathered.format = _format_of(spec)
 
     def close(self) -> None:
         """Write out what can be written within `CLOSE_TIMEOUT_S`, and count the rest as dropped."""
@@ -238,6 +227,7 @@ class AccessLog:
 
     def _end_sink(self) -> None:
         self.flush()
+        self._gathered.format = None
         sink, self._sink = self._sink, None
         if sink is not None:
             self._drop(sink.close(CLOSE_TIMEOUT_S) + sink.lost_lines - self._lost)
@@ -252,5 +242,8 @@ def _sink_of(spec: AccessLogSpec) -> Sink | None:
     return Sink(spec.path) if spec.path else None
 
 
-def _format_of(spec: AccessLogSpec) -> LineFormat:
+def _format_of(spec: AccessLogSpec) -> Lines | None:
+    """None when nothing is logged."""
+    if not spec.path:
+        return None
     return JsonLines(spec.key) if spec.format == "json" else CombinedLines(spec.key)

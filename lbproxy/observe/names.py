@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
-from lbproxy.core.exchange import Traced
+from lbproxy.core.exchange import Finished
 from lbproxy.core.hashing import hash_key
 
 LOOK_S: Final = 0.5
@@ -32,7 +32,7 @@ class NameFinder:
 
     def __init__(
         self,
-        told: Callable[[Traced], None],
+        told: Callable[[Finished], None],
         hottest: Callable[[], Iterable[int]],
         send: Callable[[str], None],
         loop: asyncio.AbstractEventLoop,
@@ -47,7 +47,7 @@ class NameFinder:
         self._news: dict[int, bytes] = {}
         self._timer = loop.call_later(LOOK_S, self._look)
 
-    def __call__(self, x: Traced) -> None:
+    def __call__(self, x: Finished) -> None:
         self._told(x)
         if self._wanted and x.key is not None:
             self._note(x.key)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, get_type_hints
 
-from lbproxy.core.exchange import Traced
+from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import DECISIONS
 from lbproxy.core.trace import Trace
 
@@ -28,7 +28,7 @@ LONGEST_STATE: Final = 512
 
 class SpanRecord(NamedTuple):
     """One sampled request. Ids are hexadecimal, `end_ns` is wall time, `path` is without the query; all else is as in
-    `core.exchange.Traced`."""
+    `core.exchange.Finished`."""
 
     trace_id: str
     parent_id: str
@@ -63,7 +63,7 @@ _IDS: Final = re.compile(
 )
 
 
-def record_of(x: Traced, trace: Trace, end_ns: int) -> SpanRecord:
+def record_of(x: Finished, trace: Trace, end_ns: int) -> SpanRecord:
     """What is told of an exchange that ended at `end_ns`."""
     state = x.field(b"tracestate")
     return SpanRecord(
@@ -121,7 +121,7 @@ class SpanLog:
 
     def __init__(
         self,
-        log: Callable[[Traced], None],
+        log: Callable[[Finished], None],
         send: Callable[[str, int], bool],
         loop: asyncio.AbstractEventLoop,
         wall_ns: Callable[[], int] = time.time_ns,
@@ -138,13 +138,13 @@ class SpanLog:
         self._dropped = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def __call__(self, x: Traced) -> None:
+    def __call__(self, x: Finished) -> None:
         self._log(x)
         trace = x.trace
         if trace is not None:
             self._note(x, trace)
 
-    def _note(self, x: Traced, trace: Trace) -> None:
+    def _note(self, x: Finished, trace: Trace) -> None:
         if self._timer is None:
             self._noted = 0
             self._timer = self._loop.call_later(FLUSH_INTERVAL_S, self._on_timer)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from lbproxy.core import ledger
-from lbproxy.core.exchange import Traced
+from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import RowKey, RowKind
 from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import (
@@ -121,7 +121,7 @@ class Plane:
             while not condition():  # noqa: ASYNC110  # the condition is a number in a cell, nobody signals it
                 await asyncio.sleep(0.005)
 
-    def keep(self, exchange: Traced) -> None:
+    def keep(self, exchange: Finished) -> None:
         self.lines.append(
             Line(
                 exchange.method,
