@@ -73,7 +73,7 @@ class Downstream:
         # the request whose body is arriving
         "decoder", "left", "mode",
         # what was sent and what is still to be
-        "_fd", "unsent",
+        "unsent",
         # flow and time
         "_lingered", "_taken", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused", "write_paused",
     )  # fmt: skip
@@ -92,7 +92,6 @@ class Downstream:
         self._searched = 0
         self.pending = b""
         self._at = 0
-        self._fd = -1
         self.unsent = b""
         self.mode = AWAIT
         self.left = 0
@@ -426,7 +425,7 @@ class Downstream:
     def send_rest(self) -> None:
         """Send what was left for the end of the turn."""
         data, self.unsent = self.unsent, b""
-        self._fd = flow.send(self.transport, self._fd, data)
+        flow.send(self.transport, data)
 
     def _send_early(self) -> None:
         """Send what was left for the end of the turn before that, counted all the same."""

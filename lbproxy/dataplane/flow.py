@@ -37,22 +37,10 @@ def resume(transport: asyncio.Transport) -> None:
         transport.resume_reading()
 
 
-def send(transport: asyncio.Transport, fd: int, data: bytes) -> int:
-    """Send octets at once, past the transport if nothing is queued there. Returns the descriptor, to be given again
-    with the next; -1 stands for one that is not known yet."""
-    if not data or transport.is_closing():
-        return fd
-    if not transport.get_write_buffer_size():
-        if fd < 0:
-            socket = transport.get_extra_info("socket")
-            fd = socket.fileno() if socket is not None else -1
-        try:
-            data = data[os.write(fd, data) :]
-        except OSError:
-            pass  # the transport meets the same error, and tells of it in its own way
-    if data:
+def send(transport: asyncio.Transport, data: bytes) -> None:
+    """Send octets, unless there are none or the transport is closing."""
+    if data and not transport.is_closing():
         transport.write(data)
-    return fd
 
 
 def end(transport: asyncio.Transport) -> None:

@@ -56,7 +56,7 @@ class Upstream:
 
     __slots__ = (
         # for the connection's life
-        "_fd", "address", "backend", "is_counted", "plane", "retires_at", "transport",
+        "address", "backend", "is_counted", "plane", "retires_at", "transport",
         # between exchanges
         "idle_until", "reused",
         # for one exchange
@@ -78,7 +78,6 @@ class Upstream:
         self.mode = IDLE
         self.read_paused = False
         self.write_paused = False
-        self._fd = -1
         self.unsent = b""
         self._buffer = b""
         self._last: Answer | None = None
@@ -175,7 +174,7 @@ class Upstream:
     def send_rest(self) -> None:
         """Send the request that was left for the end of the turn."""
         data, self.unsent = self.unsent, b""
-        self._fd = flow.send(self.transport, self._fd, data)
+        flow.send(self.transport, data)
 
     def stay_for_request(self) -> bool:
         """The answer has ended before the request: go on taking the request, if the connection will last."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -16,21 +15,32 @@ from lbproxy.dataplane.upstream import Upstream
 from tests.dataplane.harness import Plane, answer, answering, backend, pool_of, read_head, request, running
 
 
-def counted_at_answers(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """From now on, how many requests have been counted whenever an answer is written past its transport."""
-    counts = []
-    write = os.write
+class Observed:
+    """A client's transport, which notes how many requests have been counted whenever an answer is written to it."""
 
-    def observed(fd: int, octets: bytes) -> int:
-        if octets.startswith(b"HTTP/"):
-            counts.append(plane.pool_cell(ledger.POOL_REQUESTS + 1))
-        return write(fd, octets)
+    def __init__(self, transport: asyncio.Transport, plane: Plane, counts: list[int]) -> None:
+        self._transport = transport
+        self._plane = plane
+        self._counts = counts
 
-    monkeypatch.setattr("lbproxy.dataplane.flow.os.write", observed)
+    def write(self, octets: bytes) -> None:
+        assert octets.startswith(b"HTTP/")
+        self._counts.append(self._plane.pool_cell(ledger.POOL_REQUESTS + 1))
+        self._transport.write(octets)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def counted_at_answers(plane: Plane) -> list[int]:
+    """How many requests have been counted whenever a client that is connected now is written an answer."""
+    counts: list[int] = []
+    for connection in plane.plane._listeners["l"].connections:
+        connection.transport = cast(asyncio.Transport, Observed(connection.transport, plane, counts))
     return counts
 
 
-async def test_an_answer_has_been_counted_when_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_has_been_counted_when_it_is_sent() -> None:
     arrived = asyncio.Semaphore(0)
     is_time = asyncio.Event()
 
@@ -46,14 +56,14 @@ async def test_an_answer_has_been_counted_when_it_is_sent(monkeypatch: pytest.Mo
         for _, writer in connections:
             writer.write(request(close=False))
             await arrived.acquire()
-        counts = counted_at_answers(plane, monkeypatch)
+        counts = counted_at_answers(plane)
         is_time.set()
         for reader, writer in connections:
             await read_head(reader)
             assert await reader.readexactly(5) == b"hello"
             writer.close()
         assert plane.pool_cell(ledger.POOL_REQUESTS + 1) == 12
-        assert counts
+        assert len(counts) == 12
         assert all(count > before for before, count in enumerate(counts))
 
 
@@ -153,7 +163,7 @@ async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(even
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_too(
-    monkeypatch: pytest.MonkeyPatch, loop: Callable[[], asyncio.AbstractEventLoop]
+    loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     """A client that has said its end gets its answer and the end at once."""
     arrived = asyncio.Semaphore(0)
@@ -182,12 +192,12 @@ def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_t
                 writer.write(request(close=False))
                 writer.write_eof()
                 await arrived.acquire()
-            counts = counted_at_answers(plane, monkeypatch)
+            counts = counted_at_answers(plane)
             is_time.set()
             for reader, writer in connections:
                 assert (await reader.read()).endswith(b"hello")
                 writer.close()
-            assert counts
+            assert len(counts) == 12
             assert all(count > before + earlier for earlier, count in enumerate(counts))
 
     with asyncio.Runner(loop_factory=loop) as runner:
