@@ -46,7 +46,11 @@ _COMBINED: Final = (
 def iso_time(milliseconds: int) -> str:
     """UTC in RFC 3339 with milliseconds."""
     second, rest = divmod(milliseconds, 1000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)) + f".{rest:03d}Z"
+    return f"{_iso_second(second)}.{rest:03d}Z"
+
+
+def _iso_second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def common_time(second: int) -> str:
@@ -173,6 +177,8 @@ class JsonLines(Lines):
 
     def __init__(self, with_key: bool = False, wall_ns: Callable[[], int] = time.time_ns) -> None:
         super().__init__(with_key, _Memo(json_text), wall_ns)
+        self._second = -1
+        self._second_text = b""
 
     def _escape(self, value: bytes) -> bytes:
         return json_text(value)
@@ -200,7 +206,11 @@ class JsonLines(Lines):
         tick = self._wall_ns() // 1_000_000
         if tick != self._tick:
             self._tick = tick
-            self._time = iso_time(tick).encode()
+            second = tick // 1000
+            if second != self._second:
+                self._second = second
+                self._second_text = _iso_second(second).encode()
+            self._time = b"%b.%03dZ" % (self._second_text, tick - second * 1000)
         return template % (
             self._time,
             self._memo[x.client],
