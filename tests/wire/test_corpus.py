@@ -13,7 +13,6 @@ from tests.wire.run import describe, run
 
 # What lbproxy does otherwise, and why.
 KNOWN = {
-    "chunk-extension-spaces": "the parser takes no blanks around ; and =: refused with 400, as nobody sends them",
     "chunk-extension-no-name-refused": "the parser takes an extension without a name; none is ever passed on",
     "coding-empty-member-first-understood": "two readings are possible where Transfer-Encoding is not just chunked",
     "coding-empty-member-last-understood": "two readings are possible where Transfer-Encoding is not just chunked",
