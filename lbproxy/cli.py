@@ -127,17 +127,24 @@ def _check(arguments: argparse.Namespace) -> int:
     path = _config_path(arguments.config if arguments.file is None else arguments.file)
     from lbproxy.control.build import build
     from lbproxy.control.client import compared
-    from lbproxy.control.config import ConfigError, read
+    from lbproxy.control.config import ConfigError, examine
     from lbproxy.control.reach import Failure
 
+    found = examine(path, looks_at_files=not arguments.no_files)
+    warnings = [warning.as_dict() for warning in found.denied]
+    if not arguments.json:
+        for warning in found.denied:
+            print(warning.shown("warning"), file=sys.stderr)
     try:
-        file = read(path)
-        config = build(file, source=path)
+        file = found.usable()
     except ConfigError as error:
         if not arguments.json:
-            raise Stop(BAD, str(error)) from None
-        _print_json({"file": path, "ok": False, "problems": [problem.as_dict() for problem in error.problems]})
+            elsewhere = "\nlbproxy: with --no-files these files are left out" if found.unfit else ""
+            raise Stop(BAD, f"{error}{elsewhere}") from None
+        problems = [problem.as_dict() for problem in error.problems]
+        _print_json({"file": path, "ok": False, "problems": problems, "warnings": warnings})
         return BAD
+    config = build(file, source=path)
     try:
         restart = compared(arguments, file)
     except Failure as failure:
@@ -145,7 +152,8 @@ def _check(arguments: argparse.Namespace) -> int:
     backends = sum(len(pool.backends) for pool in config.pools)
     counts = {"listeners": len(config.listeners), "pools": len(config.pools), "backends": backends}
     if arguments.json:
-        _print_json({"file": path, "ok": True, "problems": [], **counts, "workers": config.workers, **restart})
+        told = {"file": path, "ok": True, "problems": [], "warnings": warnings}
+        _print_json({**told, **counts, "workers": config.workers, **restart})
         return OK
     parts = [f"{count} {noun if count != 1 else noun[:-1]}" for noun, count in counts.items()]
     print(f"{path}: ok: {', '.join(parts)}")

@@ -85,10 +85,15 @@ def make_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
         "check",
         help="say everything that is wrong with a configuration",
         description="Say everything that is wrong with a configuration, and what of it a reload would not put in "
-        "force. Nothing is started. An instance that answers at the Unix socket that the file names, or at --admin, is "
-        "compared with; else everything is named that the file sets and only a restart changes.",
+        "force. Nothing is started. The files that it names are looked at as a start would need them, and left as they "
+        "are; what only another user may do with them is a warning. An instance that answers at the Unix socket that "
+        "the file names, or at --admin, is compared with; else everything is named that the file sets and only a "
+        "restart changes.",
     )
     check.add_argument("file", nargs="?", metavar="FILE", help="the file, - for stdin")
+    check.add_argument(
+        "--no-files", action="store_true", help="leave out the files that it names: the proxy runs on another machine"
+    )
     check.add_argument("--admin", metavar="ADDR", help="the instance to compare with: host:port or unix:/path")
     check.add_argument("--token-file", metavar="FILE", help="the token for --admin over TCP")
     _config_option(check)

@@ -19,10 +19,11 @@ import uvloop
 
 from lbproxy import __version__
 from lbproxy.control.admin.app import AdminServer, build_app
-from lbproxy.control.admin.guard import Guard, NoToken, read_token
+from lbproxy.control.admin.guard import Guard
 from lbproxy.control.admin.page import add_page
 from lbproxy.control.config import ConfigError
 from lbproxy.control.source import Source
+from lbproxy.control.token import NoToken, read_token
 from lbproxy.core.spec import Address, Config
 from lbproxy.instance import Instance
 from lbproxy.notify import Notifier
@@ -222,7 +223,7 @@ def run(path: str) -> int:
     """Run the proxy that the file describes until a signal ends it; returns the exit code."""
     source = Source(path)
     try:
-        config = source.load()
+        config = source.load_to_start()
     except ConfigError as error:
         print(error, file=sys.stderr)
         return FAILED

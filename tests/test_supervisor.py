@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -220,21 +221,25 @@ async def test_of_two_started_at_once_on_one_port_exactly_one_serves(tmp_path: P
             proxy.end()
 
 
-def test_an_access_log_that_cannot_be_opened_is_one_line_and_exit_1(tmp_path: Path) -> None:
+def test_an_access_log_that_cannot_be_opened_is_shown_where_it_is_named_and_exit_1(tmp_path: Path) -> None:
     log = {"format": "json", "access": {"path": str(tmp_path / "missing" / "access.log")}}
     code, output = run_to_the_end(Proxy(tmp_path, {"b1": 1}, log=log))
-    assert code == 1
-    assert output == [f"lbproxy: cannot open the access log {tmp_path}/missing/access.log: No such file or directory\n"]
+    assert (code, len(output)) == (1, 3)
+    assert re.fullmatch(rf"\S+:\d+:\d+: log\.access\.path: there is no directory {tmp_path}/missing: .*\n", output[0])
 
 
 @pytest.mark.parametrize(("written", "why"), [(None, "cannot be read: No such file or directory"), (" \n", "is empty")])
-def test_a_token_file_without_a_token_is_one_line_and_exit_1(tmp_path: Path, written: str | None, why: str) -> None:
+def test_a_token_file_without_a_token_is_shown_where_it_is_named_and_exit_1(
+    tmp_path: Path, written: str | None, why: str
+) -> None:
     token = tmp_path / "token"
     if written is not None:
         token.write_text(written)
     admin = {"listen": "127.0.0.1:0", "token_file": str(token)}
     code, output = run_to_the_end(Proxy(tmp_path, {"b1": 1}, admin=admin))
-    assert (code, output) == (1, [f"lbproxy: admin.token_file {token}: the token file {why}\n"])
+    assert (code, len(output)) == (1, 3)
+    told = f"admin.token_file: the token file {why}: write a token into {token}\n"
+    assert re.fullmatch(rf"\S+:\d+:\d+: {re.escape(told)}", output[0])
 
 
 def test_a_bad_or_missing_file_is_exit_1(tmp_path: Path) -> None:

@@ -43,24 +43,28 @@ S = TypeVar("S", bound=Section)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong with the value at `path`, or with its last step itself where `about_key` says so."""
+    """Something wrong with the value at `path`, or with its last step itself where `about_key` says so.
+
+    `is_denied`: it is a permission that is missing, and another user may have it.
+    """
 
     path: Path
     message: str
     hint: str = ""
     about_key: bool = False
+    is_denied: bool = False
 
 
 def cross_check(data: object) -> Iterator[Fault]:
     """Everything that the fields cannot see alone. `data` is a file as plain lists, mappings and text."""
-    listeners = dict(_listeners(data))
+    listeners = dict(listeners_in(data))
     yield from _binds(listeners)
     for path, listener in listeners.items():
         yield from _limits(listener.limits, (*path, "limits", "line_bytes"))
     yield from _admin(data, {read_bind(listener.bind) for listener in listeners.values()})
     yield from _routes(data)
     yield from _tracing(data)
-    for name, pool in _mapping(data, "pools").items():
+    for name, pool in mapping_in(data, "pools").items():
         yield from _pool(("pools", name), pool)
         if (
             isinstance(data, dict)
@@ -74,10 +78,11 @@ def cross_check(data: object) -> Iterator[Fault]:
 # Where requests come in
 
 
-def _listeners(data: object) -> Iterator[tuple[Path, Listener]]:
+def listeners_in(data: object) -> Iterator[tuple[Path, Listener]]:
+    """The listeners that are valid, each with where it stands."""
     value = data.get("listen") if isinstance(data, dict) else None
     for index, item in enumerate(value if isinstance(value, list) else [value]):
-        listener = _valid(Listener, {"bind": item} if isinstance(item, str) else item)
+        listener = valid(Listener, {"bind": item} if isinstance(item, str) else item)
         if listener is not None:
             yield ("listen", index), listener
 
@@ -98,7 +103,7 @@ def _limits(limits: ListenerLimits, path: Path) -> Iterator[Fault]:
 
 
 def _admin(data: object, binds: set[Address]) -> Iterator[Fault]:
-    admin = _valid(Admin, _mapping(data, "admin"))
+    admin = valid(Admin, mapping_in(data, "admin"))
     if admin is None or admin.listen is None:
         return
     address = read_bind(admin.listen)
@@ -109,7 +114,7 @@ def _admin(data: object, binds: set[Address]) -> Iterator[Fault]:
 
 
 def _tracing(data: object) -> Iterator[Fault]:
-    tracing, headers = _valid(Tracing, _mapping(data, "tracing")), _valid(Headers, _mapping(data, "headers"))
+    tracing, headers = valid(Tracing, mapping_in(data, "tracing")), valid(Headers, mapping_in(data, "headers"))
     if tracing is not None and tracing.otlp and headers is not None and headers.traceparent == "pass":
         yield Fault(
             ("headers", "traceparent"), "must be make for tracing, or nothing would join the backends' spans to ours"
@@ -122,7 +127,7 @@ def _tracing(data: object) -> Iterator[Fault]:
 def _routes(data: object) -> Iterator[Fault]:
     """Two matches that are the same leave open which pool is meant. A pool without one takes what is left."""
     taken: dict[tuple[str | None, str], str] = {}
-    for name, pool in _mapping(data, "pools").items():
+    for name, pool in mapping_in(data, "pools").items():
         for path, match in _matches(name, pool):
             route = (match.host, match.path)
             if route not in taken:
@@ -143,18 +148,18 @@ def _matches(name: str, pool: object) -> Iterator[tuple[Path, Match]]:
         yield ("pools", name), Match()
         return
     for index, item in enumerate(value if isinstance(value, list) else [value]):
-        if (match := _valid(Match, item)) is not None:
+        if (match := valid(Match, item)) is not None:
             yield ("pools", name, "match", index), match
 
 
 def _pool(path: Path, pool: object) -> Iterator[Fault]:
     yield from _sticky(path, pool)
     yield from _backends(path, pool)
-    health = _valid(Health, _mapping(pool, "health"))
+    health = valid(Health, mapping_in(pool, "health"))
     if health is not None and health.fast_interval is not None and health.fast_interval > health.interval:
         fast, interval = write_duration(health.fast_interval), write_duration(health.interval)
         yield Fault((*path, "health", "fast_interval"), f"{fast} is not faster than interval, which is {interval}")
-    ejection = _valid(Ejection, _mapping(pool, "ejection"))
+    ejection = valid(Ejection, mapping_in(pool, "ejection"))
     if ejection is not None and ejection.base > ejection.max:
         base, longest = write_duration(ejection.base), write_duration(ejection.max)
         yield Fault((*path, "ejection", "base"), f"{base} is longer than max, which is {longest}")
@@ -162,7 +167,7 @@ def _pool(path: Path, pool: object) -> Iterator[Fault]:
 
 
 def _sticky(path: Path, pool: object) -> Iterator[Fault]:
-    sticky = _mapping(pool, "sticky")
+    sticky = mapping_in(pool, "sticky")
     places = [name for name in (*Key.model_fields, "keys") if sticky.get(name) is not None]
     if len(places) > 1:
         yield Fault((*path, "sticky"), f"only one of {', '.join(places)} can hold the key, or `keys` a list of places")
@@ -176,7 +181,7 @@ def _sticky(path: Path, pool: object) -> Iterator[Fault]:
 
 
 def _affinity(path: Path, sticky: dict[str, object]) -> Iterator[Fault]:
-    affinity = _valid(Affinity, sticky.get("affinity"))
+    affinity = valid(Affinity, sticky.get("affinity"))
     if affinity is not None and affinity.same_site == "None" and not affinity.secure:
         yield Fault((*path, "same_site"), "browsers drop a cookie that is SameSite=None without `secure: true`")
 
@@ -185,7 +190,7 @@ def _backends(path: Path, pool: object) -> Iterator[Fault]:
     items = pool.get("backends") if isinstance(pool, dict) else None
     if not isinstance(items, list):
         return
-    backends = {index: backend for index, item in enumerate(items) if (backend := _valid(Backend, item)) is not None}
+    backends = {index: backend for index, item in enumerate(items) if (backend := valid(Backend, item)) is not None}
     seen: dict[str, int] = {}
     for index, backend in backends.items():
         before = seen.setdefault(backend.identity, index)
@@ -201,11 +206,11 @@ def _backends(path: Path, pool: object) -> Iterator[Fault]:
 def _pins(path: Path, pool: object) -> Iterator[Fault]:
     pins = pool.get("pins") if isinstance(pool, dict) else None
     items = pool.get("backends") if isinstance(pool, dict) else None
-    backends = [_valid(Backend, item) for item in (items if isinstance(items, list) else ())]
+    backends = [valid(Backend, item) for item in (items if isinstance(items, list) else ())]
     names = [backend.identity for backend in backends if backend is not None]
     seen: dict[tuple[str | None, str | None], int] = {}
     for index, item in enumerate(pins if isinstance(pins, list) else ()):
-        pin = _valid(Pin, item)
+        pin = valid(Pin, item)
         if pin is None:
             continue
         place = (*path, "pins", index)
@@ -220,7 +225,7 @@ def _pins(path: Path, pool: object) -> Iterator[Fault]:
 
 
 def _ring(path: Path, pool: object, weight: float) -> Iterator[Fault]:
-    ring = _valid(RingOptions, _mapping(pool, "ring"))
+    ring = valid(RingOptions, mapping_in(pool, "ring"))
     if ring is None:
         return
     if ring.hash_version not in HASH_VERSIONS:
@@ -231,12 +236,14 @@ def _ring(path: Path, pool: object, weight: float) -> Iterator[Fault]:
         yield Fault((*path, "backends"), f"{message}{MAX_TOKENS:,}: lower the weights or vnodes", about_key=True)
 
 
-def _mapping(data: object, name: str) -> dict[str, object]:
+def mapping_in(data: object, name: str) -> dict[str, object]:
+    """The mapping of that name in a mapping, or an empty one."""
     value = data.get(name) if isinstance(data, dict) else None
     return value if isinstance(value, dict) else {}
 
 
-def _valid(section: type[S], value: object) -> S | None:
+def valid(section: type[S], value: object) -> S | None:
+    """The section that a value is, or None where anything in it is wrong."""
     try:
         return section.model_validate(value)
     except ValidationError:

@@ -5,7 +5,8 @@
         ^
 
 `load` and `loads` give the core's `Config`, `read` and `reads` the `File` that it is built from. All raise
-`ConfigError`, and nothing else, for whatever a file can be or hold.
+`ConfigError`, and nothing else, for whatever a file can be or hold. `examine` raises nothing, tells what there is to
+tell and looks at the files that the configuration names as well.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from lbproxy.control.build import build
-from lbproxy.control.faults import check_tree
+from lbproxy.control.faults import check_named_files, check_tree
 from lbproxy.control.schema import File
-from lbproxy.control.tree import LINE_BREAK, Path, Trouble, read_tree
+from lbproxy.control.tree import LINE_BREAK, Path, Tree, Trouble, read_tree
 from lbproxy.control.values import quote
 from lbproxy.core.spec import Config
 
@@ -46,10 +47,11 @@ class Problem:
     hint: str = ""
     source: str = ""
 
-    def headline(self) -> str:
-        """`file:line:column: path: what, did you mean ...?`"""
+    def headline(self, kind: str = "") -> str:
+        """`file:line:column: path: what, did you mean ...?`; `kind` is a word before the path."""
         where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        path = f"{self.path}: " if self.path else ""
+        path = f"{kind}: " if kind else ""
+        path += f"{self.path}: " if self.path else ""
         hint = f", did you mean {self.hint}?" if self.hint else ""
         return f"{where}: {path}{self.message}{hint}"
 
@@ -58,14 +60,17 @@ class Problem:
         return asdict(self)
 
     def __str__(self) -> str:
+        return self.shown()
+
+    def shown(self, kind: str = "") -> str:
         """The headline, the line and a caret under the column."""
         if not self.source.strip():
-            return self.headline()
+            return self.headline(kind)
         start = max(0, self.column - 1 - _WINDOW // 2) if len(self.source) > _WINDOW else 0
         shown = self.source[start : start + _WINDOW]
         before = shown[: self.column - 1 - start]
         pad = "".join(c if c == "\t" else " " for c in before)
-        return f"{self.headline()}\n{_printable(shown)}\n{pad}^"
+        return f"{self.headline(kind)}\n{_printable(shown)}\n{pad}^"
 
 
 class ConfigError(Exception):
@@ -80,6 +85,28 @@ class ConfigError(Exception):
         if (rest := len(self.problems) - MAX_PRINTED) > 0:
             shown.append(f"and {rest} more")
         return "\n".join(shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What came of reading a file: the `file` itself unless there are `problems`, which are those of the text.
+
+    `unfit` are problems with the files that it names, `denied` those of them that are nothing but a permission that
+    whoever looked does not have.
+    """
+
+    file: File | None
+    problems: tuple[Problem, ...] = ()
+    unfit: tuple[Problem, ...] = ()
+    denied: tuple[Problem, ...] = ()
+
+    def usable(self, is_proxy: bool = False) -> File:
+        """The file. Raises ConfigError for what is wrong; `is_proxy`: whoever looked will run it, and needs what was
+        denied."""
+        problems = self.problems + self.unfit + (self.denied if is_proxy else ())
+        if self.file is None or problems:
+            raise ConfigError(problems)
+        return self.file
 
 
 def load(path: str | os.PathLike[str]) -> Config:
@@ -101,18 +128,37 @@ def read(path: str | os.PathLike[str]) -> File:
 def reads(text: str, name: str = "<text>", environ: Mapping[str, str] | None = None) -> File:
     """The checked file that `text` is. `${NAME}` comes from `environ`, by default the process's. Raises ConfigError."""
     tree = read_tree(text, os.environ if environ is None else environ)
-    troubles = tree.troubles
-    file: File | None = None
-    if tree.root is not None:
-        file, found = check_tree(tree.root)
-        spoiled = {trouble.path for trouble in troubles}
-        troubles += [trouble for trouble in found if trouble.path not in spoiled or not trouble.path]
-    elif not troubles:
-        raise ConfigError([Problem(name, 0, 0, "", "is empty")])
-    if file is None or troubles:
-        lines = LINE_BREAK.split(text)
-        raise ConfigError([_problem(name, lines, trouble) for trouble in troubles])
-    return file
+    return _examined(tree, text, name).usable()
+
+
+def examine(path: str | os.PathLike[str], looks_at_files: bool = True) -> Findings:
+    """Everything about the file at `path`, and about the files that it names unless they are not to be looked at."""
+    name = os.fspath(path)
+    try:
+        text = decode(_content(name), name)
+    except ConfigError as error:
+        return Findings(None, error.problems)
+    tree = read_tree(text, os.environ)
+    found = _examined(tree, text, name)
+    if tree.root is None or not looks_at_files:
+        return found
+    troubles = _besides(tree, check_named_files(tree.root))
+    unfit = _problems(name, text, [trouble for trouble in troubles if not trouble.is_denied])
+    return replace(found, unfit=unfit, denied=_problems(name, text, [each for each in troubles if each.is_denied]))
+
+
+def _examined(tree: Tree, text: str, name: str) -> Findings:
+    if tree.root is None and not tree.troubles:
+        return Findings(None, (Problem(name, 0, 0, "", "is empty"),))
+    file, found = check_tree(tree.root) if tree.root is not None else (None, [])
+    problems = _problems(name, text, tree.troubles + _besides(tree, found))
+    return Findings(None if problems else file, problems)
+
+
+def _besides(tree: Tree, found: list[Trouble]) -> list[Trouble]:
+    """What was found, without what only follows from the tree's own troubles."""
+    spoiled = {trouble.path for trouble in tree.troubles}
+    return [trouble for trouble in found if trouble.path not in spoiled or not trouble.path]
 
 
 def decode(content: bytes, name: str) -> str:
@@ -147,6 +193,11 @@ def _content(name: str) -> bytes:
 
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _problems(name: str, text: str, troubles: list[Trouble]) -> tuple[Problem, ...]:
+    lines = LINE_BREAK.split(text) if troubles else []
+    return tuple([_problem(name, lines, trouble) for trouble in troubles])
 
 
 def _problem(name: str, lines: list[str], trouble: Trouble) -> Problem:

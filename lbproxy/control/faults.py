@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from lbproxy.control.checks import Fault, cross_check
 from lbproxy.control.fields import describe
+from lbproxy.control.named_files import look
 from lbproxy.control.paths import all_fields, inner_section, section_of, step_into
 from lbproxy.control.schema import File
 from lbproxy.control.tree import Node, Path, Trouble
@@ -50,6 +51,11 @@ def check_tree(root: Node) -> tuple[File | None, list[Trouble]]:
         faults.extend(map(_translate, error.errors(include_url=False)))
     faults.extend(cross_check(data))
     return (None if faults else file), [_placed(root, fault) for fault in faults]
+
+
+def check_named_files(root: Node) -> list[Trouble]:
+    """Everything that is wrong with the files that `root` names, each where it is named."""
+    return [_placed(root, fault) for fault in look(root.plain())]
 
 
 def _translate(error: Any) -> Fault:
@@ -150,4 +156,4 @@ def _placed(root: Node, fault: Fault) -> Trouble:
         elif isinstance(step, int):
             continue  # a single item was given for a list of one
         shown.append(step)
-    return Trouble(place, tuple(shown), fault.message, fault.hint)
+    return Trouble(place, tuple(shown), fault.message, fault.hint, fault.is_denied)

@@ -27,9 +27,9 @@ _INTRODUCTION: Final = """\
 <!-- Written by `python -m lbproxy.control.reference` from lbproxy/control/schema.py; edit that. -->
 
 One YAML file, given with `-c` or found as `./lbproxy.yaml` or `/etc/lbproxy/lbproxy.yaml`. `lbproxy check FILE` says
-everything that is wrong with it at once, `lbproxy config --resolved` shows it with every default filled in, and
-`lbproxy schema` prints a JSON Schema for editors. `config/small.yaml` is a small example, `config/full.yaml` has every
-field.
+everything that is wrong with it and with [the files that it names](operations.md#what-check-looks-at) at once,
+`lbproxy config --resolved` shows it with every default filled in, `lbproxy schema` prints a JSON Schema for editors.
+`config/small.yaml` is a small example, `config/full.yaml` has every field.
 
 ## How values are written
 

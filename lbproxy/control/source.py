@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 from lbproxy.control.build import build
-from lbproxy.control.config import read, reads
+from lbproxy.control.config import examine, read, reads
 from lbproxy.control.schema import File
 from lbproxy.control.write import resolved
 from lbproxy.core.spec import Config
@@ -54,8 +54,15 @@ class Source:
 
     def load(self) -> Config:
         """Read it. Raises ConfigError."""
+        return self._taken(self._read)
+
+    def load_to_start(self) -> Config:
+        """Read it, and look at the files that it names and that only a start needs. Raises ConfigError."""
+        return self._taken(lambda: examine(self.path).usable(is_proxy=True) if self.is_file else self._read())
+
+    def _taken(self, read_it: Callable[[], File]) -> Config:
         self.identity = identity(self.path) if self.is_file else None
-        file = self._read()
+        file = read_it()
         config = build(file, source=self.path)
         self._latest = config, without_secrets(resolved(file))
         return config

@@ -72,12 +72,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something wrong at one place. `path` is empty where the text itself is at fault."""
+    """Something wrong at one place. `path` is empty where the text itself is at fault.
+
+    `is_denied`: it is a permission that is missing, and another user may have it.
+    """
 
     place: Place
     path: Path
     message: str
     hint: str = ""
+    is_denied: bool = False
 
 
 class Hopeless(Exception):

@@ -14,14 +14,14 @@ import pwd
 import socket
 import struct
 from collections.abc import Collection
-from typing import Final, final
+from typing import Final
 
 from aiohttp import web
 
 from lbproxy.control.admin.view import Rejected
+from lbproxy.control.token import NoToken, read_token
 
 _PEER_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
-MOST_TOKEN_BYTES: Final = 4096
 _NOT_OVER_TCP: Final = (
     "nothing can be changed over TCP without admin.token_file in the configuration; "
     "a Unix socket, admin.socket, takes changes without a token (either needs a restart)"
@@ -44,11 +44,6 @@ def is_own_host(value: str, names: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
-
-
-@final
-class NoToken(Exception):
-    """Why a token file holds no token."""
 
 
 class Guard:
@@ -93,18 +88,6 @@ class Guard:
             return read_token(self._token_file)
         except NoToken as error:
             raise Rejected(503, str(error)) from None
-
-
-def read_token(path: str) -> bytes:
-    """The token in a file, without white space around it. Raises NoToken."""
-    try:
-        with open(path, "rb") as file:
-            token = file.read(MOST_TOKEN_BYTES).strip()
-    except OSError as error:
-        raise NoToken(f"the token file cannot be read: {error.strerror}") from None
-    if not token:
-        raise NoToken("the token file is empty")
-    return token
 
 
 def who(request: web.Request) -> str:
