@@ -68,6 +68,11 @@ class _Pairs:
         self.values.append(value)
 
 
+def _no_tunnel() -> BadMessage:
+    """A reverse proxy is no tunnel to anywhere."""
+    return BadMessage(501, "unsupported", "CONNECT")
+
+
 def _error_of(error: Exception) -> str:
     return str(error) or type(error).__name__
 
@@ -129,8 +134,8 @@ class RequestParser:
             else:
                 if space <= 0 or not is_token(method):
                     raise BadMessage(400, "bad_request", "the request line does not start with a method")
-                if method == b"CONNECT":  # a reverse proxy is no tunnel to anywhere
-                    raise BadMessage(501, "unsupported", "CONNECT")
+                if method == b"CONNECT":
+                    raise _no_tunnel()
                 # llhttp knows a list of methods and some have rules of their own; HTTP allows any token (RFC 9110 9.1).
                 self._feed(b"POST" + head[space:])
         if not sink.targets:
@@ -268,9 +273,10 @@ class EarlyCheck:
     complete, and shown to the parser with a method and a version that it knows.
     """
 
-    __slots__ = ("_max_fields", "_parser", "_seen", "lines")
+    __slots__ = ("_is_connect", "_max_fields", "_parser", "_seen", "lines")
 
     def __init__(self, max_fields: int) -> None:
+        self._is_connect = False
         self._parser = httptools.HttpRequestParser(_Sink())
         self._max_fields = max_fields
         self._seen = 0
@@ -289,6 +295,7 @@ class EarlyCheck:
             if version < 0:
                 return BadMessage(400, "bad_request", "no HTTP version in the request line")
             self._seen = end + 1
+            self._is_connect = line.startswith(b"CONNECT ")
             self._parser.feed_data(b"GET / HTTP/1.1\r\n")
         news = head[self._seen :]
         self._seen = len(head)
@@ -300,7 +307,7 @@ class EarlyCheck:
         except httptools.HttpParserUpgrade:
             return None
         except httptools.HttpParserError as error:
-            return BadMessage(400, "bad_request", _error_of(error))
+            return _no_tunnel() if self._is_connect else BadMessage(400, "bad_request", _error_of(error))
         return None
 
 

@@ -202,6 +202,7 @@ def test_nonsense_is_seen_before_the_head_is_complete(step: int) -> None:
     assert first_status(b"GET / HTTP/1.2\r\nHost: a\r\nX: y") == 0
     assert first_status(b"PRI / HTTP/2.0\r\nHost: a\r\nX: y") == 0
     assert first_status(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\nX: y") == 0
+    assert first_status(b"CONNECT a:1 HTTP/1.1\r\nBad Name: y") == 501
     assert first_status(b"GET / HTTP/1.1\nHost: a\nX: y") == 400
     assert first_status(b"GET / HTTP/1.1\r\nBad Name: y") == 400
     assert first_status(b"GET /\r\nHost: a") == 400
