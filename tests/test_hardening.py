@@ -32,7 +32,8 @@ from lbproxy.control.probes import UNABLE, Target, check
 from lbproxy.core import ledger
 from lbproxy.core.headers import BadMessage
 from lbproxy.core.spec import Address, Health, Limits, ListenerTimeouts, PoolTimeouts, Queue, Retry
-from lbproxy.dataplane.wire import ChunkedDecoder, RequestParser, ResponseParser
+from lbproxy.dataplane.chunked import ChunkedDecoder
+from lbproxy.dataplane.wire import RequestParser, ResponseParser
 from tests.dataplane.harness import Plane, answer, answering, backend, pool_of, read_head, request, running
 
 _RESET = struct.pack("ii", 1, 0)

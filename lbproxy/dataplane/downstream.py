@@ -18,12 +18,13 @@ from lbproxy.core.headers import (
 )
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
+from lbproxy.dataplane.chunked import ChunkedDecoder
 from lbproxy.dataplane.deadlines import DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, DUE_SEND, NEVER
 from lbproxy.dataplane.heads import take_head
 from lbproxy.dataplane.recovery import client_failed, client_left, out_of_time
 from lbproxy.dataplane.relay import Exchange
 from lbproxy.dataplane.tunnel import Tunnel
-from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder, EarlyCheck
+from lbproxy.dataplane.wire import END_OF_HEAD, EarlyCheck
 
 if TYPE_CHECKING:
     from lbproxy.dataplane.listener import Listener

@@ -31,7 +31,8 @@ from lbproxy.core.headers import (
     with_value,
 )
 from lbproxy.core.trace import TRACE_FIELDS, is_traceparent
-from lbproxy.dataplane.wire import ChunkedDecoder, as_known_version, with_plain_spaces
+from lbproxy.dataplane.chunked import ChunkedDecoder
+from lbproxy.dataplane.wire import as_known_version, with_plain_spaces
 
 if TYPE_CHECKING:
     from lbproxy.dataplane.downstream import Downstream

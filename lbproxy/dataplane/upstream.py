@@ -15,7 +15,8 @@ from lbproxy.core.headers import (
 from lbproxy.core.ledger import BACKEND_OPENED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.answer import Answer
-from lbproxy.dataplane.wire import END_OF_HEAD, ChunkedDecoder
+from lbproxy.dataplane.chunked import ChunkedDecoder
+from lbproxy.dataplane.wire import END_OF_HEAD
 
 if TYPE_CHECKING:
     from lbproxy.core.account import Backend
