@@ -76,7 +76,8 @@ class Downstream:
         # what was sent and what is still to be
         "unsent",
         # flow and time
-        "_lingered", "_taken", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused", "write_paused",
+        "_ends_when_sent", "_lingered", "_taken", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused",
+        "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -103,6 +104,7 @@ class Downstream:
         self.write_paused = False
         self.is_end_seen = False
         self.is_end_sent = False
+        self._ends_when_sent = False
         self._lingered = 0
         self._taken = -1 << 62
 
@@ -413,8 +415,8 @@ class Downstream:
         self.transport.write(data)
 
     def send_last(self, data: bytes, is_busy: bool) -> None:
-        """Send the last octets of an answer that has been counted. When the connection is kept and there `is_busy`
-        traffic, they can wait for the end of the loop's turn."""
+        """Send the last octets of an answer that has been counted. When there `is_busy` traffic, they can wait for the
+        end of the loop's turn."""
         turn = self.plane.turn
         if is_busy and not self.pending and not self.unsent:
             self.unsent = data
@@ -427,6 +429,9 @@ class Downstream:
         """Send what was left for the end of the turn."""
         data, self.unsent = self.unsent, b""
         flow.send(self.transport, data)
+        if self._ends_when_sent:
+            self._ends_when_sent = False
+            self._end()
 
     def _send_early(self) -> None:
         """Send what was left for the end of the turn before that, counted all the same."""
@@ -509,7 +514,11 @@ class Downstream:
         self.mode = LINGER
         self.pending = b""
         if is_simple or self.is_end_seen or not self.transport.can_write_eof():
-            self._end()
+            if self.unsent:
+                self._ends_when_sent = True
+                self.deadline = NEVER
+            else:
+                self._end()
             return
         self.send_end()
         self.set_deadline(LINGER_S, DUE_LINGER)

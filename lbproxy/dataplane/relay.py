@@ -553,7 +553,7 @@ class Exchange(Finished):
         downstream = self.downstream
         if last:
             pool = self.pool
-            is_busy = self.keep_alive and pool is not None and pool.account.in_flight >= BUSY
+            is_busy = pool is not None and pool.account.in_flight >= BUSY
             downstream.send_last(last, is_busy)
         else:
             self.plane.turn.count()

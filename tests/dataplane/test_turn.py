@@ -202,3 +202,40 @@ def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_t
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_last_answers_of_many_connections_are_counted_sent_and_followed_by_the_end(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Answers behind which the connection is closed wait for the end of the turn too, and the closing with them."""
+    arrived = asyncio.Semaphore(0)
+    is_time = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        arrived.release()
+        await is_time.wait()
+        writer.write(answer(b"x" * 5000))
+
+    async def main() -> None:
+        async with backend(talk) as served, running(pool_of(served.port)) as plane:
+            connections = [await plane.connect() for _ in range(12)]
+            for _, writer in connections:
+                writer.write(request())
+                await arrived.acquire()
+            before = list(plane.plane._listeners["l"].connections)
+            counts = counted_at_answers(plane)
+            is_time.set()
+            for reader, writer in connections:
+                octets = await reader.read()
+                assert b"Connection: close" in octets
+                assert octets.endswith(b"\r\n\r\n" + b"x" * 5000)
+                writer.close()
+            assert len(counts) == 12
+            assert all(count > earlier for earlier, count in enumerate(counts))
+            await plane.settled(lambda: plane.cell("listener", "l", column=ledger.LISTENER_OPEN) == 0)
+            assert not any(connection.unsent for connection in before)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
