@@ -439,14 +439,14 @@ class Downstream:
             self.plane.turn.count()
             self.send_rest()
 
-    def reply(self, status: int, is_kept: bool, is_head: bool, minor: int) -> int:
-        """Send a short answer of the proxy's own; returns the octets of its body."""
+    def reply(self, status: int, is_kept: bool, is_head: bool, minor: int, told: bytes) -> int:
+        """Send a short answer of the proxy's own, with these lines in its head; returns the octets of its body."""
         head, body = _reply_head(status)
         if is_head:
             body = b""
         extra = b"Retry-After: 1\r\n" if status in (429, 503) else b""
         connection = CLOSE_LINE if not is_kept else b"" if minor else KEEP_ALIVE_LINE
-        self.send(b"%b%b%b%b\r\n%b" % (head, self.plane.date_line, extra, connection, body))
+        self.send(b"%b%b%b%b%b\r\n%b" % (head, self.plane.date_line, extra, connection, told, body))
         if self.write_paused:
             self.pause_reading()  # answers of backends are not read while the client is full; ours must not be made
         return len(body)

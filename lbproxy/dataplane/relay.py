@@ -41,6 +41,7 @@ from lbproxy.core.ledger import (
     POOL_CONNECT,
     POOL_REJECTED,
     REJECTIONS,
+    RETRY,
     RETRY_FAILED,
     RETRY_SUCCEEDED,
     WORKER_REJECTED,
@@ -419,14 +420,22 @@ class Exchange(Finished):
 
     def own_lines(self, pool: Pool) -> bytes:
         """What the proxy itself has to say in the head of an answer: the decision, and a new affinity cookie."""
-        lines = b""
-        if self.downstream.shows_decisions:
-            decision = DECISIONS[self.decision] if self.decision >= 0 else ""
-            if self.attempts > 1:
-                decision = f"retry:{self.attempts - 1}"
-            lines = b"X-LB-Backend: %b\r\nX-LB-Decision: %b\r\n" % (self.backend_name.encode(), decision.encode())
+        lines = self._debug_lines() if self.downstream.shows_decisions else b""
         if pool.cookies is not None and self.backend is not self.cookie_backend:
             lines += pool.cookies.line(self.backend_name, self.plane.unix_time)
+        return lines
+
+    def _debug_lines(self) -> bytes:
+        """Who was asked last, how it was chosen, and why the answer is the proxy's own; what there is of it."""
+        lines = b""
+        if self.backend_name:
+            lines = b"X-LB-Backend: %b\r\n" % self.backend_name.encode()
+        if self.attempts > 1 or self.decision == RETRY:  # which may have waited in vain for its first further attempt
+            lines += b"X-LB-Decision: retry:%d\r\n" % max(1, self.attempts - 1)
+        elif self.decision >= 0:
+            lines += b"X-LB-Decision: %b\r\n" % DECISIONS[self.decision].encode()
+        if self.reason:
+            lines += b"X-LB-Reason: %b\r\n" % self.reason.encode()
         return lines
 
     def response_data(self, data: bytes) -> None:
@@ -510,7 +519,8 @@ class Exchange(Finished):
         self.status = status
         if self.down != DONE or plane.draining:
             self.keep_alive = False
-        self.response_bytes = self.downstream.reply(status, self.keep_alive, self.is_head, self.minor)
+        told = self._debug_lines() if self.downstream.shows_decisions else b""
+        self.response_bytes = self.downstream.reply(status, self.keep_alive, self.is_head, self.minor, told)
         self.up = BROKEN
         self.finish(monotonic(), False)
 
