@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -100,6 +102,54 @@ async def test_what_a_check_comes_to(sent: bytes | None, health: Health, result:
         await results.prober.close()
     assert set(results.of["b1"]) == {result}
     assert 3 <= backend.connections <= results.count("b1") + 1
+
+
+class Cutting:
+    """Takes requests and cuts them off instead of answering: with a FIN or a RST, all of them or every other one."""
+
+    def __init__(self, is_reset: bool, every: int) -> None:
+        self.is_reset = is_reset
+        self.every = every
+        self.asked = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.asked += 1
+        if self.asked % self.every:
+            writer.write(answer())
+        elif self.is_reset:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_a_check_that_is_cut_off_is_not_sent_twice(tmp_path: Path, method: str, is_reset: bool) -> None:
+    health = replace(HTTP, method=method)
+    for path in ("", str(tmp_path / "socket")):
+        cutting = Cutting(is_reset and not path, every=1)
+        server = (
+            await asyncio.start_unix_server(cutting.handle, path)
+            if path
+            else await asyncio.start_server(cutting.handle, "127.0.0.1", 0)
+        )
+        address = Address("", 0, path) if path else Address(*server.sockets[0].getsockname())
+        assert await check(Target("api", "b1", address, health)) == "protocol"
+        assert cutting.asked == 1
+        server.close()
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_a_backend_that_cuts_every_other_check_off_does_not_look_well(is_reset: bool) -> None:
+    cutting, results = Cutting(is_reset, every=2), Results()
+    server = await asyncio.start_server(cutting.handle, "127.0.0.1", 0)
+    target = Target("api", "b1", Address(*server.sockets[0].getsockname()), HTTP)
+    results.prober.follow(config(target, "b1", health=replace(HTTP, interval=0.01)))
+    await results.until("b1", 4)
+    await results.prober.close()
+    server.close()
+    assert results.of["b1"][:4] == ["ok", "protocol", "ok", "protocol"]
 
 
 async def test_nobody_there() -> None:

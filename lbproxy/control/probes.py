@@ -111,6 +111,14 @@ class Prober:
         return health.interval
 
 
+class _CutOff(aiohttp.ClientError):
+    """The connection ended before the answer had begun. `errno` is the system's, if it was one of its errors."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(*error.args)
+        self.errno: Final = getattr(error, "errno", None)
+
+
 async def check(target: Target, session: aiohttp.ClientSession | None = None) -> str:
     """One check; which of RESULTS it came to. `session` is one that keeps no connection; without it, or for a Unix
     socket, the check makes its own."""
@@ -119,7 +127,7 @@ async def check(target: Target, session: aiohttp.ClientSession | None = None) ->
             return await (_connect(target) if target.health.kind == "tcp" else _ask(target, session))
     except TimeoutError:
         return "timeout"
-    except OSError as error:  # aiohttp's errors of connecting are such, too
+    except (OSError, _CutOff) as error:  # aiohttp's errors of connecting are such, too
         if error.errno in OUR_ERRORS:
             return UNABLE
         is_later = isinstance(error, aiohttp.ClientError) and not isinstance(error, aiohttp.ClientConnectorError)
@@ -164,17 +172,26 @@ async def _judge(target: Target, session: aiohttp.ClientSession) -> str:
         return OK
 
 
+async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """A middleware for aiohttp, by which one check is one request. What ends with one of these two errors it would send
+    once more by itself, and a backend that cuts every other request off would look well."""
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _CutOff(error) from error
+
+
 def _session(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
-    session = aiohttp.ClientSession(
+    return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": f"lbproxy/{__version__} (health check)", "Accept": "*/*"},
         timeout=aiohttp.ClientTimeout(total=None),
         auto_decompress=False,
+        middlewares=(_once,),
     )
-    # Else a request that is cut off is sent once more, and a backend that cuts every other one off would look well.
-    session._retry_connection = False
-    return session
 
 
 def _url(target: Target) -> URL:
