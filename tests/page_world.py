@@ -60,6 +60,7 @@ class PoolModel:
         self.failing = ""
         self.no_key = 0
         self.rejected = 0
+        self.saved = 0
         self.panic_mode = "off"
         self.requests = dict.fromkeys(("1xx", "2xx", "3xx", "4xx", "5xx"), 0)
         self.rng = random.Random(name)
@@ -127,6 +128,10 @@ class PoolModel:
             "decisions": {"owner": 0, "no_key": self.no_key},
             "upgraded_open": 0,
             "rejected": {"no_backend": self.rejected},
+            "retries": {
+                "connect": {"success": self.saved, "failure": 7, "abandoned": 0},
+                "status": {"success": 2, "failure": 0, "abandoned": 1},
+            },
             "duration": {"bounds_s": list(BOUNDS_S), "counts": latency, "sum_s": 0.0},
             "key_sources": ["header X-User-ID"],
             "bounded_load": {"factor": 1.25, "min_gap": None},

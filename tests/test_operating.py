@@ -198,6 +198,18 @@ async def test_decisions_stand_on_answers_for_trusted_clients_alone(
     assert told == ({"X-LB-Backend": home, "X-LB-Decision": "owner"} if is_told else {})
 
 
+async def test_status_says_what_retries_saved(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        assert "b1" in (await homes(proxy)).values()
+        assert "saved by retries" not in (await cli(proxy, "status"))[1]
+        await backends.stop("b1")
+        assert "b1" not in (await homes(proxy)).values()  # all are answered with 200
+        [pool] = (await ask(proxy, "/v1/pools"))["pools"]
+        saved = sum(outcomes["success"] for outcomes in pool["retries"].values())
+        assert saved > 0
+        assert f", {saved} saved by retries, " in (await cli(proxy, "status"))[1]
+
+
 async def test_status_watches_what_goes_where(tmp_path: Path, backends: Backends) -> None:
     with proxied(tmp_path, backends) as proxy:
         traffic = Traffic(proxy.port, 8)

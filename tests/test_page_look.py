@@ -36,7 +36,7 @@ def test_nothing_is_cut_off_or_faint_or_lies_on_something_else(
 ) -> None:
     def trouble() -> None:
         model = served.world.models["api"]
-        model.hot, model.failing = ("user-hot", 0.4, 3), "b1"
+        model.hot, model.failing, model.saved = ("user-hot", 0.4, 3), "b1", 700
         served.world.set_state("api", "b3", "down")
         served.world.set_state("api", "b4", "draining")
         model.backends["b4"].override = {"reason": "disk swap", "by": "ops", "state": "drain", "expires_at": None}

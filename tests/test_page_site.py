@@ -173,6 +173,17 @@ async def test_everything_stands_in_it_as_text(served: Served) -> None:
     assert re.fullmatch(r"\d\.\d ms \d+ ms", row[7])
 
 
+async def test_what_retries_saved_is_one_figure_where_there_were_any(served: Served) -> None:
+    served.pass_time(30, 300)
+    assert "Saved by retries" not in (await served.read()).text
+    served.world.models["api"].saved = 90
+    served.pass_time(1, 300)
+    text = re.sub(r"[\s\u202f]+", " ", (await served.read()).text)
+    assert re.search(r"Errors0 %Saved by retries1\.0 %Latency", text)
+    served.pass_time(40, 300)
+    assert "Saved by retries" not in (await served.read()).text, "that is over"
+
+
 def number(text: str) -> int:
     return int(text.replace("\u2212", "-"))
 

@@ -64,11 +64,13 @@ def _head(info: Document) -> Iterator[str]:
 def _pool(pool: Document, flow: _Flow | None) -> Iterator[str]:
     backends = pool["backends"]
     asked = " AND ALL ARE ASKED" if pool.get("panic_mode") == "serve_all" else ""
+    saved = sum(outcomes["success"] for outcomes in pool["retries"].values())
+    retries = f", {saved} saved by retries" if saved else ""
     panic = f", NOBODY IS ELIGIBLE{asked}" if pool["panic"] else ""
     yield (
         f"pool {pool['name']}: {pool['eligible']} of {len(backends)} backends eligible{panic}, "
-        f"{pool['in_flight']} in flight, {pool['upgraded_open']} upgraded, {sum(pool['requests'].values())} requests, "
-        f"ring {pool['ring']['fingerprint']}"
+        f"{pool['in_flight']} in flight, {pool['upgraded_open']} upgraded, "
+        f"{sum(pool['requests'].values())} requests{retries}, ring {pool['ring']['fingerprint']}"
     )
     table = [_titles(flow is not None), *(_cells(each, flow) for each in backends)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

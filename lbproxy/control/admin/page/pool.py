@@ -46,6 +46,8 @@ def _figures(pool: PoolSight) -> str:
         _tile("In flight", count(now.in_flight)),
         _tile("Spilled", percent(spilled / answered) if pool.span.served else UNKNOWN),
     ]
+    if flow.saved:
+        tiles.insert(3, _tile("Saved by retries", percent(min(1.0, flow.saved / max(flow.requests, 1)))))
     if flow.no_key:
         tiles.append(_tile("Without a key", percent(min(1.0, flow.no_key / max(flow.requests, 1)))))
     if now.tunnels:

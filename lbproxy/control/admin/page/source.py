@@ -54,7 +54,8 @@ SPILLED_FAILOVER: Final = 6
 SPILLED_PINNED: Final = 7
 RECEIVED: Final = 8
 NO_KEY: Final = 9  # pools only
-LATENCY: Final = 10
+SAVED: Final = 10  # pools only: requests that a further attempt answered well
+LATENCY: Final = 11
 
 SPILL_REASONS: Final = ("hot", "full", "failover", "pinned")
 
@@ -167,13 +168,14 @@ def _backend(document: Document) -> BackendNow:
 
 def _backend_counts(document: Document) -> array[int]:
     spilled = [document["spills"][reason] for reason in SPILL_REASONS]
-    counts = [sum(document["errors"].values()), document["owned_requests"], *spilled, document["spills_received"], 0]
+    counts = [sum(document["errors"].values()), document["owned_requests"], *spilled, document["spills_received"], 0, 0]
     return array("q", [*_answers(document), *counts, *document["duration"]["counts"]])
 
 
 def _pool_counts(document: Document) -> array[int]:
     turned_away = sum(document["rejected"].values())
-    counts = [turned_away, 0, 0, 0, 0, 0, 0, document["decisions"]["no_key"]]
+    saved = sum(outcomes["success"] for outcomes in document["retries"].values())
+    counts = [turned_away, 0, 0, 0, 0, 0, 0, document["decisions"]["no_key"], saved]
     return array("q", [*_answers(document), *counts, *document["duration"]["counts"]])
 
 

@@ -22,6 +22,7 @@ from lbproxy.control.admin.page.source import (
     OWNED,
     RECEIVED,
     REQUESTS,
+    SAVED,
     SPILL_REASONS,
     SPILLED_HOT,
     PoolNow,
@@ -51,6 +52,7 @@ class Flow:
     spilled: tuple[int, ...] = (0,) * len(SPILL_REASONS)
     received: int = 0
     no_key: int = 0
+    saved: int = 0
     p50_s: float | None = None
     p99_s: float | None = None
 
@@ -205,6 +207,7 @@ def _flow(pool: PoolNow, now: array[int], before: array[int], seconds: float) ->
         spilled=tuple(passed[SPILLED_HOT:RECEIVED]),
         received=passed[RECEIVED],
         no_key=passed[NO_KEY],
+        saved=passed[SAVED],
         p50_s=quantile(0.5, pool.bounds_s, passed[LATENCY:]),
         p99_s=quantile(0.99, pool.bounds_s, passed[LATENCY:]),
     )
