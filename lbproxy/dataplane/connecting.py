@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lbproxy.core.health import OUR_ERRORS
-from lbproxy.dataplane.upstream import Upstream
+from lbproxy.dataplane.upstream import CLOSED_EARLY, Upstream
 
 if TYPE_CHECKING:
     from lbproxy.core.account import Backend
@@ -40,5 +40,8 @@ async def connect(plane: Plane, backend: Backend, exchange: Exchange) -> None:
         else:
             exchange.attempt_failed(CONNECT_FAILED)
     else:
-        upstream.count()
-        exchange.connected(upstream)
+        if upstream.transport.is_closing():
+            exchange.attempt_failed(CLOSED_EARLY)  # the backend closed it before it was sent anything
+        else:
+            upstream.count()
+            exchange.connected(upstream)

@@ -128,14 +128,18 @@ class Plane:
             self.report(pool.name, backend.name, reason)
 
     def seat_is_free(self, pool: Pool) -> None:
-        """Let those who wait for a seat have it, in the order in which they came, until all seats are taken again."""
+        """Let those who wait for a seat have it, in the order in which they came, until all seats are taken again. Who
+        has been to some backends already may find no seat where others find one."""
         waiting = pool.account.waiting
         current = self.snapshot.pools.get(pool.name, pool)
+        still_waiting: list[Exchange] = []
         while waiting:
             exchange = cast("Exchange", waiting.popleft())
             if not take_seat(exchange, current):
-                waiting.appendleft(exchange)
-                return
+                still_waiting.append(exchange)
+                if not exchange.tried:
+                    break
+        waiting.extendleft(reversed(still_waiting))
 
     def spawn(self, task: asyncio.Task[None]) -> None:
         """Hold a task until it has ended, for the loop alone would let it be collected."""

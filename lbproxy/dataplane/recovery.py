@@ -110,17 +110,17 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     was_stale = upstream is not None and upstream.reused and error in (RESET, CLOSED_EARLY)
     has_received = upstream is not None and upstream.has_received
     exchange.drop_upstream()
-    exchange.leave_seat()
     end_retry(exchange, pool, RETRY_FAILED)
-    if was_stale:
-        exchange.attempts -= 1  # it had been closed before we took it up: that was no attempt on the backend
     verdict = NOT_POSSIBLE
     if not has_received and error not in (PROTOCOL, FIRST_BYTE_TIMEOUT):
-        verdict = pool.retry.verdict(phase, exchange.method, exchange.attempts, exchange.is_repeatable)
+        attempts = exchange.attempts - 1 if was_stale else exchange.attempts
+        verdict = pool.retry.verdict(phase, exchange.method, attempts, exchange.is_repeatable)
     if was_stale and verdict == ALLOWED:
+        # It had been closed before we took it up: that was no attempt, and who makes it now has the seat already.
         exchange.retried_for = _STALE
-        exchange.attempt_afresh(backend)
+        exchange.connect(backend)
         return
+    exchange.leave_seat()
     _blame(exchange, pool, backend, error)
     following = _following(exchange, pool, backend, phase) if verdict == ALLOWED else None
     if following is not None:
@@ -172,7 +172,7 @@ def _try_is_over(exchange: Exchange) -> None:
     if following is None:
         if verdict >= 0:
             _count_refused(exchange, pool, verdict)
-        left_s = pool.spec.timeout.first_byte - (monotonic() - exchange.started)
+        left_s = pool.first_byte_s - (pool.per_try_s or 0.0)
         exchange.downstream.set_deadline(max(0.0, left_s), DUE_FIRST_BYTE)
         return
     exchange.drop_upstream()
@@ -265,6 +265,8 @@ def out_of_time(exchange: Exchange, due: int) -> None:
     elif due == DUE_BODY:
         client_failed(exchange, 408, "body_timeout")
     elif due == DUE_SEND:
+        if exchange.pool is not None:
+            exchange.plane.cells[exchange.pool.row + POOL_ABORTS] += 1
         client_failed(exchange, 408, "client_abort")
     elif due == DUE_TUNNEL and exchange.tunnel is not None:
         exchange.tunnel.close()

@@ -152,6 +152,8 @@ class Exchange(Finished):
         self.shape = NO_SHAPE
         self.values = ()
         self.method = self.target = self.path = self.host = self.agent = self.referer = b""
+        self.client = self.peer
+        self.minor = 1
 
     # The request's way.
 
@@ -218,15 +220,6 @@ class Exchange(Finished):
         assert self.backend is not None
         return self.pool, self.backend
 
-    def attempt_afresh(self, backend: Backend) -> None:
-        """Make an attempt on a new connection."""
-        pool = self.pool
-        assert pool is not None
-        self.attempts += 1
-        self.has_seat = True
-        pool.account.acquire(backend, self.h)
-        self._connect(backend)
-
     def attempt_later(self, backend: Backend) -> None:
         """Make an attempt for which the request had to wait: for a seat, or for the failure of another one."""
         self.sent = monotonic()
@@ -247,9 +240,10 @@ class Exchange(Finished):
         if upstream is not None:
             self._send(upstream)
         else:
-            self._connect(backend)
+            self.connect(backend)
 
-    def _connect(self, backend: Backend) -> None:
+    def connect(self, backend: Backend) -> None:
+        """Make the current attempt on a new connection."""
         self.up = CONNECTING
         pool = self.pool
         assert pool is not None
@@ -485,7 +479,9 @@ class Exchange(Finished):
         if self.tunnel is not None:
             # While we do not read we do not see the client leave either: the time for a standstill is shorter.
             downstream.set_deadline(pool.spec.timeout.idle, DUE_TUNNEL)
-        elif self.up == SENDING:
+        elif self.up == RESPONDING:
+            self._wait_for_more()
+        else:
             downstream.set_deadline(pool.spec.timeout.idle, DUE_UPSTREAM)
 
     def upstream_drained(self) -> None:
@@ -493,8 +489,10 @@ class Exchange(Finished):
         downstream.resume_reading()
         if self.tunnel is not None:
             self.tunnel.touch()
-        elif self.up == SENDING and self.down == BODY:
+        elif self.down == BODY:
             downstream.set_deadline(downstream.listener.spec.timeouts.body_idle, DUE_BODY)
+        elif self.up == SENDING:
+            self._await_first_byte(downstream)
 
     def downstream_full(self) -> None:
         if self.upstream is not None:

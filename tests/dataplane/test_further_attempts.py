@@ -1,0 +1,205 @@
+"""Further attempts: what they are counted as, and that they take no more than they may."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lbproxy.core import ledger
+from lbproxy.core.hashing import hash_key
+from lbproxy.core.spec import Queue, Retry
+from tests.dataplane.harness import (
+    PATIENCE_S,
+    Plane,
+    answer,
+    answering,
+    backend,
+    pool_of,
+    read_head,
+    request,
+    running,
+)
+
+
+def status(octets: bytes) -> int:
+    return int(octets[9:12])
+
+
+def key_of(proxy: Plane, owner: str) -> bytes:
+    """A key that this backend owns."""
+    pool = proxy.plane._plane.snapshot.pools["p"]
+    return next(b"u%d" % n for n in range(1000) if pool.owner(hash_key(b"u%d" % n)) is pool.backends[owner])
+
+
+def from_user(key: bytes, method: str = "GET", target: str = "/", body: bytes = b"", close: bool = True) -> bytes:
+    return request(method, target, body=body, close=close).replace(b"kim", key)
+
+
+def counted(proxy: Plane) -> int:
+    """Further attempts, whatever made them necessary, but for those that only replace a kept connection."""
+    return sum(
+        proxy.retries(reason, outcome)
+        for reason in ledger.RETRY_REASONS
+        for outcome in ledger.RETRY_OUTCOMES
+        if reason != "stale"
+    )
+
+
+async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A backend that keeps its connections until their second request, and closes them at that."""
+    await read_head(reader)
+    writer.write(answer())
+    await read_head(reader)
+
+
+async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A backend that takes connections and closes them."""
+
+
+async def test_an_attempt_on_a_closed_connection_that_may_not_be_made_again_is_one() -> None:
+    async with backend(answers_once) as b0, running(pool_of(b0.port)) as proxy:
+        assert status(await proxy.ask(request())) == 200
+        assert status(await proxy.ask(request("POST", body=b"pay"))) == 502
+        line = proxy.lines[1]
+        assert (line.attempts, line.backend, line.reason) == (1, "b0", "bad_gateway")
+        assert line.attempt_us >= 0
+
+
+async def test_a_retry_on_a_closed_connection_that_may_not_be_made_again_is_a_further_attempt() -> None:
+    async with backend(answers_once) as b0, running(pool_of(b0.port, 1)) as proxy:
+        assert status(await proxy.ask(from_user(key_of(proxy, "b0")))) == 200
+        assert status(await proxy.ask(from_user(key_of(proxy, "b1"), "POST", body=b"pay"))) == 502
+        assert [line.attempts for line in proxy.lines] == [1, 2]
+        assert counted(proxy) == 1
+
+
+async def test_a_new_connection_for_a_closed_one_takes_no_seat_that_somebody_waits_for() -> None:
+    gate = asyncio.Event()
+    held = most = connections = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal held, most, connections
+        connections += 1
+        if connections == 1:
+            await answers_once(reader, writer)
+            return
+        while True:
+            await read_head(reader)
+            held += 1
+            most = max(most, held)
+            await gate.wait()
+            held -= 1
+            writer.write(answer())
+
+    async with backend(talk) as b0:
+        pool = pool_of(b0.port)
+        one_seat = replace(pool.backends[0], max_in_flight=1)
+        async with running(replace(pool, backends=(one_seat,), queue=Queue(timeout=PATIENCE_S))) as proxy:
+            account = proxy.plane._plane.snapshot.pools["p"].account
+            assert status(await proxy.ask(request())) == 200
+            reader, writer = await proxy.connect()
+            reader_behind, writer_behind = await proxy.connect()
+            writer.write(request())
+            writer_behind.write(request())
+            await proxy.settled(lambda: proxy.retries("stale", "success") + held >= 1)
+            assert (proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT), len(account.waiting)) == (1, 1)
+            gate.set()
+            assert status(await reader.read()) == status(await reader_behind.read()) == 200
+            assert (most, proxy.retries("stale", "success")) == (1, 1)
+            writer.close()
+            writer_behind.close()
+
+
+async def test_who_closes_before_anything_is_sent_to_him_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        backend(answering(answer())) as b0,
+        backend(closing) as b1,
+        running(pool_of(b0.port, b1.port)) as proxy,
+    ):
+        loop = proxy.plane._plane.loop
+        connect = loop.create_connection
+
+        async def connect_slowly(protocol: Callable[[], Any], host: str, port: int) -> Any:
+            """As uvloop does, which reads from a new connection before it says that there is one."""
+            made = await connect(protocol, host, port)
+            while port == b1.port and not made[0].is_closing():  # noqa: ASYNC110  # nobody tells
+                await asyncio.sleep(0.001)
+            return made
+
+        reader, writer = await proxy.connect()
+        monkeypatch.setattr(loop, "create_connection", connect_slowly)
+        writer.write(from_user(key_of(proxy, "b1"), "POST", body=b"pay"))
+        assert status(await reader.read()) == 200
+        writer.close()
+        (line,) = proxy.lines
+        assert (line.attempts, line.backend, line.decision) == (2, "b0", "retry")
+        assert proxy.retries("reset", "success") == 1
+        assert proxy.backend_cell("b1", ledger.BACKEND_ERRORS + 4) == 1
+        backends = proxy.plane._plane.snapshot.pools["p"].backends
+        assert (backends["b1"].connections, backends["b1"].in_flight) == (0, 0)
+
+
+async def test_a_free_seat_is_not_kept_from_one_by_another_who_cannot_use_it() -> None:
+    gates = {b"/long": asyncio.Event(), b"/short": asyncio.Event()}
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            target = (await read_head(reader)).split(b" ")[1]
+            if target in gates:
+                await gates[target].wait()
+            writer.write(answer(target))
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await talk(reader, writer)
+        writer.close()
+
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        async with backend(talk) as b1:
+            pool = pool_of(deaf.getsockname()[1], b1.port)
+            seats = tuple(replace(each, max_in_flight=1) for each in pool.backends)
+            async with running(replace(pool, backends=seats, queue=Queue(timeout=PATIENCE_S))) as proxy:
+                account = proxy.plane._plane.snapshot.pools["p"].account
+                of_b0, of_b1 = key_of(proxy, "b0"), key_of(proxy, "b1")
+                long = asyncio.create_task(proxy.ask(from_user(of_b1, target="/long")))
+                await proxy.settled(lambda: proxy.backend_cell("b1", ledger.BACKEND_IN_FLIGHT) == 1)
+                tried = asyncio.create_task(proxy.ask(from_user(of_b0, target="/tried")))
+                await proxy.settled(lambda: len(account.waiting) == 1)
+                async with await asyncio.start_server(accept, sock=deaf):
+                    short = asyncio.create_task(proxy.ask(from_user(of_b0, target="/short")))
+                    await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+                    behind = asyncio.create_task(proxy.ask(from_user(of_b0, target="/behind")))
+                    await proxy.settled(lambda: len(account.waiting) == 2)
+                    gates[b"/short"].set()
+                    assert status(await short) == status(await asyncio.wait_for(behind, 1)) == 200
+                    assert len(account.waiting) == 1
+                    gates[b"/long"].set()
+                    assert status(await long) == status(await tried) == 200
+                    assert [line.backend for line in proxy.lines] == ["b0", "b0", "b1", "b1"]
+
+
+async def test_the_time_for_a_first_byte_begins_when_the_request_has_ended() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await reader.readexactly(2)
+        await asyncio.sleep(0.6)
+        writer.write(answer())
+        await reader.read()
+
+    async with backend(talk) as b0:
+        pool = replace(pool_of(b0.port), retry=Retry(per_try=0.2))
+        pool = replace(pool, timeout=replace(pool.timeout, first_byte=1.5))
+        async with running(pool) as proxy:
+            reader, writer = await proxy.connect()
+            writer.write(request("POST", "/", b"Content-Length: 2\r\n") + b"a")
+            await asyncio.sleep(1.5)
+            writer.write(b"b")
+            assert status(await asyncio.wait_for(reader.read(), PATIENCE_S)) == 200
+            writer.close()
