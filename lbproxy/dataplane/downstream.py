@@ -557,6 +557,8 @@ class Downstream:
         """Close if idle; a running exchange closes the connection when it has ended."""
         if self.mode == AWAIT and not self.pending:
             self._end()
+        else:
+            self.exchange.keep_alive = False
 
     def cut(self) -> None:
         """The time for draining is over."""

@@ -160,6 +160,11 @@ class DataPlane:
         if listener.server is not None:
             listener.server.close()
             listener.server = None
+        DataPlane._let_go(listener)
+
+    @staticmethod
+    def _let_go(listener: Listener) -> None:
+        """Close the connections of a listener that accepts no more, each when it has answered."""
         for connection in list(listener.connections):
             connection.drain()
 
@@ -222,6 +227,8 @@ class DataPlane:
             for connection in late:
                 connection.pass_deadline()
         self._leaving = [listener for listener in self._leaving if listener.connections]
+        for listener in self._leaving:
+            self._let_go(listener)
         self._look_after_pools(plane)
         self._tick_due = monotonic() + TICK
         self._timer = plane.loop.call_later(TICK, self._tick)
