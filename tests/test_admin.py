@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pwd
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import EllipsisType
@@ -12,11 +14,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from lbproxy.control.admin import feed
 from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.documents import pools_document, workers_document
 from lbproxy.control.admin.guard import Guard, is_own_host
+from lbproxy.control.admin.openapi import description
 from lbproxy.control.admin.view import Decision, Rejected
-from lbproxy.control.config import loads
+from lbproxy.control.config import MAX_FILE_BYTES, loads
 from lbproxy.control.events import Events
 from lbproxy.control.overrides import Override
 from lbproxy.control.ring_changes import RingChanges
@@ -139,7 +143,8 @@ class Served:
         self.token_file = folder / "token"
         self.token_file.write_text(f"  {TOKEN}\n")
         journal = Journal(lambda level, event, fields: self.events.append((level, event, fields)))
-        self.server = AdminServer(build_app(self.instance, journal, Guard(["lb.internal"], str(self.token_file))))
+        self.app = build_app(self.instance, journal, Guard(["lb.internal"], str(self.token_file)))
+        self.server = AdminServer(self.app)
         self.url = f"http://{self.tcp.address}"
 
     async def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, aiohttp.ClientResponse]:
@@ -268,6 +273,36 @@ async def test_a_bug_is_a_500_and_a_line_in_the_journal(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
+    "octets",
+    [
+        b"\x16\x03\x01\x02\x00 what begins a TLS connection",
+        b"no HTTP at all\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nLong: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"GET /v1/pools/api/explain?key=" + b"secret" * 2_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+    ],
+)
+async def test_what_cannot_be_read_is_a_problem_document_too_and_no_line_in_a_log(
+    served: Served, octets: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.tcp.address.port)
+    writer.write(octets)
+    async with asyncio.timeout(10):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.split()[1] == b"400"
+    fields = [line.lower() for line in head.split(b"\r\n")]
+    assert b"content-type: application/problem+json; charset=utf-8" in fields
+    assert b"server: lbproxy" in fields
+    assert b"cache-control: no-store" in fields
+    document = json.loads(body)
+    assert (document["status"], "cannot be read as HTTP" in document["detail"]) == (400, True)
+    assert b"secret" not in body
+    assert caplog.records == []
+    assert served.events == []
+
+
+@pytest.mark.parametrize(
     ("host", "status"),
     [
         ("localhost:9901", 200),
@@ -333,7 +368,22 @@ WRITES = [
     ("PATCH", "/v1/pools/api/backends/b1", {"weight": 2}),
     ("PATCH", "/v1/pools/api/backends", {"backends": {"b1": {"weight": 2}}}),
     ("DELETE", "/v1/pools/api/backends/b1/overrides", None),
+    ("PUT", "/v1/pools/api/pins", {"key": "ann", "backend": "b1"}),
+    ("DELETE", "/v1/pools/api/pins", {"key": "ann"}),
 ]
+# These take a token because of what they may show, and change nothing.
+TRIALS = ("/v1/check", "/v1/plan")
+
+
+def test_these_are_all_the_writes_that_there_are() -> None:
+    described = {
+        (method.upper(), path)
+        for path, item in description()["paths"].items()
+        for method, operation in item.items()
+        if method != "parameters" and {"token": []} in operation.get("security", ())
+    }
+    written = {(method, path.replace("/api", "/{pool}").replace("/b1", "/{backend}")) for method, path, _ in WRITES}
+    assert written == described
 
 
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)
@@ -357,6 +407,18 @@ async def test_over_tcp_writing_takes_the_token(served: Served, method: str, pat
 async def test_over_the_unix_socket_it_takes_none(served: Served, method: str, path: str, body: object) -> None:
     assert (await served.write(method, path, body, None, is_tcp=False))[0] in (200, 202)
     assert len(served.instance.asked) == 1
+
+
+@pytest.mark.parametrize(("method", "path", "body"), WRITES)
+async def test_every_write_is_a_line_in_the_journal_that_says_who(
+    served: Served, method: str, path: str, body: object
+) -> None:
+    for is_tcp in (True, False):
+        assert (await served.write(method, path, body, is_tcp=is_tcp))[0] in (200, 202)
+    written = [(level, fields) for level, event, fields in served.events if event == "admin write"]
+    assert [level for level, _ in written] == ([] if path in TRIALS else ["info", "info"])
+    for (_, fields), who in zip(written, ("token from 127.0.0.1", pwd.getpwuid(os.getuid()).pw_name), strict=False):
+        assert fields == {"method": method, "path": path, "who": who}
 
 
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)
@@ -469,7 +531,8 @@ async def test_what_is_no_json(served: Served, body: bytes) -> None:
 async def test_bodies_have_an_end(served: Served) -> None:
     large = b" " * (2 << 20)
     assert (await served.write("PATCH", "/v1/pools/api/backends/b1", large, kind="application/json"))[0] == 413
-    assert (await served.write("POST", "/v1/check", b" " * (5 << 20)))[0] == 413
+    status, document = await served.write("POST", "/v1/check", b" " * (5 << 20))
+    assert (status, document["detail"]) == (413, f"a body has at most {MAX_FILE_BYTES} octets")
     assert (await served.write("POST", "/v1/reload", b"x"))[0] == 400
     assert served.instance.asked == []
 
@@ -515,6 +578,22 @@ async def test_events_come_as_they_happen_and_from_where_one_left_off(served: Se
                 event = json.loads(lines[2].removeprefix("data: "))
                 assert lines[1] == f"event: {event['kind']}"
         assert (event["kind"], event["text"]) == ("state", "b1 is down")
+
+
+async def test_only_so_many_may_listen_to_events(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "MOST_LISTENERS", 2)
+    async with aiohttp.ClientSession() as session:
+        first, second = [await session.get(f"{served.url}/v1/events") for _ in range(2)]
+        status, text, _ = await served.get("/v1/events")
+        assert (status, json.loads(text)["detail"]) == (503, "too many listen already")
+        first.close()
+        async with asyncio.timeout(10):
+            served.instance.kept.add("info", "worker ready", {"worker": 1})
+            while len(served.app[feed.LISTENERS]) == 2:
+                await asyncio.sleep(0.005)
+        async with session.get(f"{served.url}/v1/events") as third:
+            assert third.status == 200
+        second.close()
 
 
 # The documents

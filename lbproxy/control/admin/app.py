@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from lbproxy.control.admin import feed, reads, writes
 from lbproxy.control.admin.answers import GUARD, INSTANCE, JOURNAL, problem
+from lbproxy.control.admin.connection import BUG, FIXED_HEADERS, Connection
 from lbproxy.control.admin.guard import Guard
 from lbproxy.control.admin.view import Instance, Rejected
 from lbproxy.control.config import MAX_FILE_BYTES
@@ -23,8 +25,6 @@ from lbproxy.observe.journal import Journal, describe
 
 KEEP_ALIVE_S: Final = 75.0
 SHUTDOWN_TIMEOUT_S: Final = 1.0
-
-_FIXED_HEADERS: Final = {"Server": "lbproxy", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 def build_app(instance: Instance, journal: Journal, guard: Guard) -> web.Application:
@@ -40,7 +40,7 @@ def build_app(instance: Instance, journal: Journal, guard: Guard) -> web.Applica
 
 
 async def _add_fixed_headers(request: web.Request, response: web.StreamResponse) -> None:
-    for name, value in _FIXED_HEADERS.items():
+    for name, value in FIXED_HEADERS.items():
         if name == "Server" or name not in response.headers:
             response.headers[name] = value
 
@@ -61,11 +61,13 @@ def _problems(journal: Journal) -> Middleware:
             return problem(405, f"{request.path} takes {allowed}", {"Allow": allowed})
         except web.HTTPNotFound:
             return problem(404, f"there is nothing at {request.path}")
+        except web.HTTPRequestEntityTooLarge:
+            return problem(413, f"a body has at most {MAX_FILE_BYTES} octets")
         except web.HTTPException as error:
             return problem(error.status, error.reason)
         except Exception as error:
             journal.error("admin request failed", path=request.path, error=describe(error))
-            return problem(500, "this is a bug; the journal says more")
+            return problem(500, BUG)
 
     return middleware
 
@@ -74,26 +76,22 @@ class AdminServer:
     """The application on its listening sockets."""
 
     def __init__(self, app: web.Application) -> None:
-        self._runner = web.AppRunner(
-            app,
-            handle_signals=False,
-            access_log=None,
-            keepalive_timeout=KEEP_ALIVE_S,
-            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-        )
+        self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
         self._servers: list[asyncio.Server] = []
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Serve on sockets that listen already."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
-        protocol = self._runner.server
-        assert protocol is not None
+        server = self._runner.server
+        assert server is not None
+        options: dict[str, Any] = {"loop": loop, "access_log": None, "keepalive_timeout": KEEP_ALIVE_S}
+        connect = partial(Connection, server, **options)
         for sock in sockets:
             if sock.family == socket.AF_UNIX:
-                self._servers.append(await loop.create_unix_server(protocol, sock=sock))
+                self._servers.append(await loop.create_unix_server(connect, sock=sock))
             else:
-                self._servers.append(await loop.create_server(protocol, sock=sock))
+                self._servers.append(await loop.create_server(connect, sock=sock))
 
     async def stop(self) -> None:
         """Close the listening sockets and the connections."""
