@@ -21,6 +21,8 @@ import aiohttp
 import pytest
 import yaml
 
+from lbproxy.cli import main
+from lbproxy.control import reach
 from tests.running import Backends, Proxy, Traffic, backend_list, get, in_thread, until
 
 USERS = [f"user-{number}" for number in range(200)]
@@ -449,6 +451,52 @@ async def test_wrong_words_are_told_apart(tmp_path: Path, backends: Backends) ->
             found, _, err = await cli(proxy, *words)
             assert (found, part in err) == (code, True), (words, err)
         assert (await ask(proxy, "/v1/info"))["generation"] == 1
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whom a command asks, of whom nobody answers."""
+    found: list[str] = []
+
+    def ask(admin: reach.Admin, *_: object) -> None:
+        found.append(str(admin))
+        raise reach.Failure(reach.UNREACHABLE, "nobody is there")
+
+    monkeypatch.setattr(reach.Admin, "ask", ask)
+    return found
+
+
+@pytest.mark.parametrize("text", ["pools:\n\t- x\nadmin: {listen: 127.0.0.1:1}\n", "- a\n- list\n", "words", "\0"])
+def test_a_file_that_does_not_say_where_the_instance_is_sends_nobody_to_another(
+    tmp_path: Path, text: str, asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is unreadable may name any address; at the one that is the default there may be somebody else's."""
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(text)
+    for words in (["status"], ["drain", "b1"], ["weight", "b1", "2"], ["reload"]):
+        assert main([*words, "-c", str(broken)]) == 1
+        assert capsys.readouterr().err.endswith("name the instance with --admin\n")
+    assert asked == []
+    assert main(["healthcheck", "-c", str(broken)]) == 3  # which does not become unhealthy by an edit
+    assert main(["status", "-c", str(broken), "--admin", "127.0.0.1:2"]) == 3
+    assert asked == ["127.0.0.1:9901", "127.0.0.1:2"]
+
+
+@pytest.mark.parametrize(
+    "text", ["admin: {listen: 127.0.0.1:1}\npools:\n\t- x\n", "admin: {listen: 127.0.0.1:1}\nfoo: 1"]
+)
+def test_of_a_broken_file_the_admin_section_is_enough(tmp_path: Path, text: str, asked: list[str]) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(text)
+    assert main(["status", "-c", str(broken)]) == 3
+    assert asked == ["127.0.0.1:1"]
+
+
+def test_a_file_without_an_admin_section_means_the_default(tmp_path: Path, asked: list[str]) -> None:
+    for text in ("", "pools: {}\n"):
+        (tmp_path / "plain.yaml").write_text(text)
+        assert main(["status", "-c", str(tmp_path / "plain.yaml")]) == 3
+    assert asked == ["127.0.0.1:9901"] * 2
 
 
 async def test_why_there_are_no_rights_is_told(tmp_path: Path, backends: Backends) -> None:

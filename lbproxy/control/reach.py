@@ -125,6 +125,11 @@ def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
     if path is None:
         return named(DEFAULT_ADMIN, arguments.token_file)
     spec = _section(path)
+    if spec is None:
+        # Whether the default address has an instance that is ready is a question that can do no harm.
+        if arguments.client == "healthcheck":
+            return named(DEFAULT_ADMIN, arguments.token_file)
+        raise Failure(BAD, f"lbproxy: {path} cannot be read as far as `admin`; name the instance with --admin")
     if spec.socket and (os.access(spec.socket, os.W_OK) or spec.listen is None):
         return Admin(path=spec.socket)
     if spec.listen is None:
@@ -141,8 +146,11 @@ def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
     )
 
 
-def _section(path: str) -> AdminSpec:
-    """The admin section of a configuration, though the rest of it may be wrong: that is when people ask for help."""
+def _section(path: str) -> AdminSpec | None:
+    """The admin section of a configuration, though the rest of it may be wrong: that is when people ask for help.
+
+    None when what can be read says neither where the instance is nor that it is where it is by default.
+    """
     from pydantic import ValidationError
 
     from lbproxy.control.addresses import read_bind
@@ -153,14 +161,17 @@ def _section(path: str) -> AdminSpec:
 
     try:
         with open(path, "rb") as file:
-            root = read_tree(decode(file.read(), path), os.environ).root
+            tree = read_tree(decode(file.read(), path), os.environ)
     except ConfigError as error:
         raise Failure(BAD, str(error)) from None
     except OSError as error:
         raise Failure(BAD, f"lbproxy: cannot read {path}: {error.strerror}") from None
-    data = root.plain() if root is not None else None
+    root = tree.root or tree.begun
+    data = root.plain() if root is not None else {}
+    if not isinstance(data, dict) or (tree.root is None and tree.troubles and "admin" not in data):
+        return None
     try:
-        section = Section.model_validate(data.get("admin", {}) if isinstance(data, dict) else {})
+        section = Section.model_validate(data.get("admin", {}))
     except ValidationError:
         raise Failure(BAD, f"lbproxy: the admin section of {path} is wrong; name the instance with --admin") from None
     listen = None if section.listen is None else read_bind(section.listen)

@@ -94,9 +94,13 @@ class Hopeless(Exception):
 
 @dataclass(slots=True)
 class Tree:
-    """What was read: `root` is None when there was nothing or it could not be read."""
+    """What was read: `root` is None when there was nothing or it could not be read.
+
+    `begun` is then the outermost mapping as far as it was whole when the end came.
+    """
 
     root: Node | None = None
+    begun: Node | None = None
     troubles: list[Trouble] = field(default_factory=list)
 
 
@@ -108,10 +112,12 @@ def read_tree(text: str, environ: Mapping[str, str]) -> Tree:
         place = Place(len(lines), len(lines[-1]) + 1)
         tree.troubles.append(Trouble(place, (), f"the character U+{ord(bad[0]):04X} may not stand in YAML"))
         return tree
+    builder = _Builder(text, environ, tree.troubles)
     try:
-        tree.root = _Builder(text, environ, tree.troubles).document()
+        tree.root = builder.document()
     except Hopeless as end:
         tree.troubles.append(end.trouble)
+        tree.begun = builder.outermost
     return tree
 
 
@@ -124,6 +130,7 @@ class _Builder:
         self.troubles = troubles
         self.anchors: dict[str, Node | None] = {}  # None while the anchored value is still being read
         self.repeated = 0
+        self.outermost: Node | None = None
 
     def document(self) -> Node | None:
         next(self.events)  # StreamStart
@@ -169,6 +176,8 @@ class _Builder:
 
     def mapping(self, place: Place, path: Path) -> Node:
         entries: dict[str, Entry] = {}
+        if not path:
+            self.outermost = Node(place, entries)
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key_place = _place(event)
             key = self.key(event, key_place, path)
