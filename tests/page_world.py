@@ -270,6 +270,7 @@ class World:
         self.history: list[Document] = []
         self.callbacks: list[Callable[[], None]] = []
         self.worker_states = ["ready", "ready"]
+        self.requests_before = 1000
         self.draining = False
         self.writes = "token"
         self.reload_result: Document = {"result": "applied", "at": iso(START), "problem": None}
@@ -332,7 +333,7 @@ class World:
                 {
                     "worker": at,
                     "state": state,
-                    "requests": 1000 + at,
+                    "requests": self.requests_before + at,
                     "connections_open": 12,
                     "lag_s": 0.0004,
                     "restarts": 0,

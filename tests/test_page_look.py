@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.browser import Browser
-from tests.page_site import DESKTOP, FIELD, PHONE, Site, faint, overflowing, overlapping, visit, weigh
+from tests.page_site import DESKTOP, FIELD, PHONE, Site, faint, overflowing, overlapping, text, visit, weigh
 from tests.page_world import PoolModel, World, equal_pool
 
 
@@ -71,11 +71,26 @@ def test_one_backend_and_two_hundred_look_as_well(browser: Browser, number: int)
             assert not (wrong := faint(browser)), "\n".join(wrong)
 
 
-@pytest.mark.parametrize("size", [DESKTOP, PHONE])
+@pytest.mark.parametrize("size", [DESKTOP, (1160, 900), (512, 844), PHONE, (360, 780), (320, 640)])
 def test_no_table_is_cut_off_where_it_could_be_scrolled(browser: Browser, served: Site, size: tuple[int, int]) -> None:
+    served.world.requests_before = 98_765_432_109
+    served.world.worker_states = ["ready", "draining", "starting", "down"]
     visit(browser, served, size)
     cut = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
     assert browser.run(f"return {cut}") == 0
+
+    assert "98,765,432,109" in text(browser, ".workers")
+    assert not (wrong := overflowing(browser)), "\n".join(wrong)
+    assert not (wrong := overlapping(browser)), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("size", [DESKTOP, (800, 900), PHONE, (360, 780)])
+def test_what_belongs_together_stands_in_one_line(browser: Browser, served: Site, size: tuple[int, int]) -> None:
+    visit(browser, served, size)
+    heights = "[...document.querySelectorAll('footer .needs-js > span')].map((each) => each.getClientRects().length)"
+    assert browser.run(f"return {heights}") == [1, 1, 1], "a key and what it does"
+    tops = "[...document.querySelectorAll('.apply button')].map((each) => each.getBoundingClientRect().top)"
+    assert len(set(browser.run(f"return {tops}"))) == 1, "to undo and to apply"
 
 
 def test_cards_can_be_sorted_too(browser: Browser, served: Site) -> None:

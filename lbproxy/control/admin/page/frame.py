@@ -130,8 +130,10 @@ def _worker(worker: Document) -> str:
     return (
         f'<tr><th scope="row">{worker["worker"]}</th>'
         f'<td class="s-{sign}"><span class="state s-{sign}">{icon(sign)}{escape(worker["state"])}</span></td>'
-        f"<td>{count(worker['requests'])}</td><td>{count(worker['connections_open'])}</td>"
-        f"<td>{duration(worker['lag_s'])}</td><td>{count(worker['restarts'])}</td></tr>"
+        f'<td data-label="Requests">{count(worker["requests"])}</td>'
+        f'<td data-label="Clients">{count(worker["connections_open"])}</td>'
+        f'<td data-label="Loop lag">{duration(worker["lag_s"])}</td>'
+        f'<td data-label="Restarts">{count(worker["restarts"])}</td></tr>'
     )
 
 
