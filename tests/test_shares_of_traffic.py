@@ -134,8 +134,8 @@ async def one(
     decided = passed(before, after, "decisions")
     assert sum(observed.values()) == sum(decided.values()) == REQUESTS
     assert sum(spilled.values()) == sum(received.values()) > 0
-    # What a backend has answered is what it owns, without what went elsewhere, with what came, and with what is nobody's:
-    # no request is counted twice, and none gets lost between the causes.
+    # What a backend has answered is what it owns, without what went elsewhere, with what came, and with what is
+    # nobody's: no request is counted twice, and none gets lost between the causes.
     nobodys = {name: observed[name] - owned[name] + spilled[name] - received[name] for name in NAMES}
     assert min(nobodys.values()) >= 0
     assert sum(nobodys.values()) == users.count(None)
