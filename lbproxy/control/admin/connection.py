@@ -1,7 +1,7 @@
 """A connection to the admin API that answers what it cannot read as it answers everything else.
 
-aiohttp hands a request to the application once it has been understood. What is no HTTP never gets that far, and would be
-answered in plain text under aiohttp's own name, with a traceback in the log for each.
+aiohttp hands a request to the application once it has been understood. What is no HTTP never gets that far, and would
+be answered in plain text under aiohttp's own name, with a traceback in the log for each.
 """
 
 from __future__ import annotations
