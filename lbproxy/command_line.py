@@ -133,6 +133,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
         help="print the JSON Schema of the configuration",
         description="Print the JSON Schema of the configuration, for editors.",
     )
+    schema.add_argument("--json", action="store_true", help="as it is anyway")
     schema.set_defaults(command="schema")
 
     dashboards = commands.add_parser(

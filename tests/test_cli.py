@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lbproxy import __version__, cli
+from lbproxy.command_line import make_parser
 from lbproxy.control.config import load, loads
 from lbproxy.core.hashing import hash_key
 from lbproxy.observe import dashboards
@@ -210,6 +211,26 @@ def test_help_shows_every_command(capsys: Output) -> None:
         assert cli.main([command, "--help"]) == 0
         assert capsys.readouterr().out.startswith(f"usage: lbproxy {command} ")
     assert "examples:" in out
+
+
+def test_every_command_but_those_that_carry_traffic_takes_json() -> None:
+    parser, commands = make_parser()
+    for command in commands:
+        arguments = {"explain": ["k"], "drain": ["b"], "undrain": ["b"], "weight": ["b", "1"]}.get(command, [])
+        if command == "dashboards":
+            arguments = ["export", "folder"]
+        if command not in ("run", "demo"):
+            assert parser.parse_args([command, *arguments, "--json"]).json, command
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["schema"], ["version"], ["check", SMALL], ["explain", "ann", "-c", SMALL], ["config", "-c", SMALL], ["simulate"]],
+)
+def test_json_is_one_document_and_nothing_else(capsys: Output, arguments: list[str]) -> None:
+    assert cli.main([*arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert (isinstance(json.loads(out), dict), err) == (True, "")
 
 
 # Wrong usage

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -117,6 +118,28 @@ async def test_weights_drains_and_their_end(tmp_path: Path, backends: Backends) 
         await asyncio.to_thread(until, lambda: proxy.metric("backend_override", backend="b3", what="weight") == 0)
         assert await homes(proxy) == before
         assert [event["why"] for event in proxy.named("override ended")][-1] == "its time is over"
+
+
+async def test_everything_can_be_had_as_json(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        for words in (
+            ("status",),
+            ("healthcheck",),
+            ("check",),
+            ("diff",),
+            ("reload",),
+            ("drain", "b1"),
+            ("undrain", "b1"),
+            ("weight", "b2", "3", "--for", "1h"),
+            ("weight", "b2", "file"),
+        ):
+            code, out, err = await cli(proxy, *words, "--json")
+            assert (code, isinstance(json.loads(out), dict), err) == (0, True, ""), words
+
+
+async def test_the_socket_is_for_its_owner_alone(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends):
+        assert stat.S_IMODE((tmp_path / "admin.sock").stat().st_mode) == 0o600
 
 
 async def test_overrides_survive_reloads_workers_and_restarts_and_the_file_has_the_last_word(
