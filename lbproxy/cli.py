@@ -139,7 +139,7 @@ def _check(arguments: argparse.Namespace) -> int:
         file = found.usable()
     except ConfigError as error:
         if not arguments.json:
-            elsewhere = "\nlbproxy: with --no-files these files are left out" if found.unfit else ""
+            elsewhere = "\nlbproxy: with --no-files what concerns this machine is left out" if found.unfit else ""
             raise Stop(BAD, f"{error}{elsewhere}") from None
         problems = [problem.as_dict() for problem in error.problems]
         _print_json({"file": path, "ok": False, "problems": problems, "warnings": warnings})

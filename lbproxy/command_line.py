@@ -92,7 +92,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     )
     check.add_argument("file", nargs="?", metavar="FILE", help="the file, - for stdin")
     check.add_argument(
-        "--no-files", action="store_true", help="leave out the files that it names: the proxy runs on another machine"
+        "--no-files",
+        action="store_true",
+        help="leave out the files that it names, and whether all it needs is installed: for another machine",
     )
     check.add_argument("--admin", metavar="ADDR", help="the instance to compare with: host:port or unix:/path")
     check.add_argument("--token-file", metavar="FILE", help="the token for --admin over TCP")

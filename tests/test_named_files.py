@@ -265,7 +265,7 @@ def test_check_tells_them_with_all_other_mistakes_at_once(capsys: Output, things
     assert cli.main(["check", str(bad(things))]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == [*expected(things), "lbproxy: with --no-files these files are left out"]
+    assert err.splitlines() == [*expected(things), "lbproxy: with --no-files what concerns this machine is left out"]
 
 
 def test_check_leaves_them_out(capsys: Output, things: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -236,13 +237,21 @@ def without_the_extra(folder: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(folder)}
 
 
-def test_without_the_extra_one_line_says_what_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_without_the_extra_it_is_said_what_is_missing(tmp_path: Path, command: str) -> None:
     proxy = Proxy(tmp_path, {"b1": 9}, tracing={"otlp": "http://127.0.0.1:4318"})
     proxy.write_config()
-    command = [sys.executable, "-m", "lbproxy", "run", "-c", str(proxy.file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=without_the_extra(tmp_path))
-    said = "lbproxy: tracing needs OpenTelemetry, which is not installed: pip install 'lbproxy[otel]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    words = [sys.executable, "-m", "lbproxy", command, "-c", str(proxy.file)]
+    environ = without_the_extra(tmp_path)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, env=environ)
+    assert (done.returncode, done.stdout) == (1, "")
+    said = "tracing.otlp: tracing needs OpenTelemetry, which is not installed: pip install 'lbproxy[otel]'\n"
+    place, _, rest = done.stderr.partition(" ")
+    assert re.fullmatch(rf"{proxy.file}:\d+:\d+:", place)
+    assert rest.startswith(said)
+    if command == "check":
+        done = subprocess.run([*words, "--no-files"], capture_output=True, text=True, timeout=PATIENCE_S, env=environ)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_mistake_in_our_own_module_is_not_taken_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:

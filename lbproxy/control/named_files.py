@@ -1,4 +1,4 @@
-"""The files that a configuration names: whether a start would find them as it needs them.
+"""What a configuration needs around it: whether a start would find the files that it names, and the extra `otel`.
 
 It looks and changes nothing: a log is not opened, a socket is not connected to. Both `lbproxy check` and the start of
 `lbproxy run` ask here, so that they say the same. What is not known before the start: whether somebody reads a named
@@ -19,9 +19,10 @@ from typing import Final
 
 from lbproxy.control.addresses import read_bind
 from lbproxy.control.checks import Fault, listeners_in, mapping_in, valid
-from lbproxy.control.schema import AccessLog, Admin
+from lbproxy.control.schema import AccessLog, Admin, Tracing
 from lbproxy.control.token import NoToken, read_token
 from lbproxy.control.tree import Path
+from lbproxy.core.spec import TracingSpec
 
 NO_FILE: Final = ("", "-")  # no access log, and stdout
 
@@ -35,10 +36,24 @@ class Wrong:
 
 
 def look(data: object) -> Iterator[Fault]:
-    """What is wrong with the files that `data` names, a configuration as plain lists, mappings and text."""
+    """What is wrong with the files that `data` names, a configuration as plain lists, mappings and text, and what is
+    not installed."""
     for path, file, judge in _named(data):
         if (wrong := judge(file)) is not None:
             yield Fault(path, wrong.what, is_denied=wrong.is_denied)
+    yield from _extra(data)
+
+
+def _extra(data: object) -> Iterator[Fault]:
+    given = mapping_in(data, "tracing").get("otlp")
+    tracing = valid(Tracing, {"otlp": given})
+    if tracing is not None and tracing.otlp:
+        from lbproxy.observe.tracing import CannotTrace, check  # the check loads the library
+
+        try:
+            check(TracingSpec(tracing.otlp))
+        except CannotTrace as error:
+            yield Fault(("tracing", "otlp"), str(error))
 
 
 def _named(data: object) -> Iterator[tuple[Path, str, Callable[[str], Wrong | None]]]:
