@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 monotonic: Final = time.monotonic
 
 _PEER_MEMO_LIMIT: Final = 65536
+# An IPv6 address in full, its zone included, which is an interface's name (RFC 4007 11.2).
+_LONGEST_ADDRESS: Final = 64
 
 
 @final
@@ -184,6 +186,8 @@ class Trust:
         client = peer
         for part in reversed(forwarded_for.split(b",")):
             text = part.strip(b" \t").decode("latin-1").strip("[]")
+            if len(text) > _LONGEST_ADDRESS:
+                return client
             try:
                 ip_address(text)
             except ValueError:

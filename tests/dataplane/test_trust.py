@@ -1,0 +1,25 @@
+"""Whom a listener believes, and about whom."""
+
+from __future__ import annotations
+
+from lbproxy.core.spec import Address, Limits, ListenerSpec, ListenerTimeouts
+from lbproxy.dataplane.plane import Trust
+
+
+def trust_in(*networks: str) -> Trust:
+    address = Address("127.0.0.1", 0)
+    return Trust(ListenerSpec("l", address, ListenerTimeouts(), Limits(), trusted_proxies=networks))
+
+
+def test_the_client_is_the_last_one_who_is_no_proxy() -> None:
+    trust = trust_in("10.0.0.0/8", "fe80::/10")
+    assert trust.client_of(b"6.6.6.6, 1.2.3.4, 10.0.0.2", "10.0.0.1") == "1.2.3.4"
+    assert trust.client_of(b"nonsense, 10.0.0.2", "10.0.0.1") == "10.0.0.2"
+    assert trust.client_of(b"[2001:db8::1], fe80::1%eth0", "10.0.0.1") == "2001:db8::1"
+
+
+def test_an_address_with_an_endless_zone_is_none() -> None:
+    """It would be kept, logged and taken for a key."""
+    trust = trust_in("0.0.0.0/0", "::/0")
+    assert trust.client_of(b"fe80::1%eth0", "10.0.0.1") == "fe80::1%eth0"
+    assert trust.client_of(b"fe80::1%" + b"x" * 5000, "10.0.0.1") == "10.0.0.1"
