@@ -19,6 +19,7 @@ listen: 127.0.0.1:0
 pools:
   api:
     sticky: {affinity: {secret: a-very-secret-secret-of-ours}}
+    health: {headers: {Authorization: Bearer token-of-the-check}}
     backends: [{url: "http://127.0.0.1:1"}]
 """
 
@@ -32,6 +33,15 @@ def test_a_file_and_a_text_are_read_alike(tmp_path: Path) -> None:
     assert text.identity is None
 
 
+@pytest.mark.parametrize("name", ["secret", "health", "headers"])
+def test_a_pool_may_be_called_as_it_likes(name: str) -> None:
+    pools = f"pools: {{{name}: {{backends: [{{name: b1, url: 'http://127.0.0.1:1'}}]}}}}"
+    source = Source("text", f"listen: 127.0.0.1:1\n{pools}")
+    fields = source.fields(source.load())
+    assert fields is not None
+    assert fields["pools"][name]["backends"][0]["name"] == "b1"
+
+
 def test_the_fields_belong_to_the_configuration_and_tell_no_secret(tmp_path: Path) -> None:
     path = tmp_path / "lbproxy.yaml"
     path.write_text(TEXT)
@@ -42,6 +52,8 @@ def test_the_fields_belong_to_the_configuration_and_tell_no_secret(tmp_path: Pat
     assert fields["pools"]["api"]["ring"]["vnodes"] == 1024
     assert fields["pools"]["api"]["sticky"]["affinity"]["secret"] == "(secret)"
     assert "a-very-secret" not in repr(fields)
+    assert fields["pools"]["api"]["health"]["headers"] == {"Authorization": "(secret)"}
+    assert "of-the-check" not in repr(fields)
     path.write_text(TEXT.replace(":1", ":2"))
     other = source.load()
     assert source.fields(config) is None

@@ -78,10 +78,19 @@ class Source:
 
 
 def without_secrets(value: Any) -> Any:
-    """The same with every secret left out."""
+    """The same with every secret left out, and what the headers of checks say, which may be one."""
     if isinstance(value, dict):
-        return {name: HIDDEN if name == "secret" and item else without_secrets(item) for name, item in value.items()}
+        return {name: _shown(name, item) for name, item in value.items()}
     return [without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A value under a name, which may also be that of a pool."""
+    if name == "secret" and isinstance(value, str) and value:
+        return HIDDEN
+    if name == "health" and "headers" in value:
+        value = value | {"headers": dict.fromkeys(value["headers"], HIDDEN)}
+    return without_secrets(value)
 
 
 @final
