@@ -139,7 +139,7 @@ class Downstream:
                 self._at = 0
             self._read_heads(data, 0)
         elif mode == LENGTH:
-            self._read_body(data)
+            self._read_body(data, 0)
         elif mode == CHUNKS:
             self._read_chunks(data)
         elif mode == TUNNEL:
@@ -304,11 +304,13 @@ class Downstream:
             exchange.start()
             exchange.forget_values()
             return
-        rest = data[end:]
         self.mode = CHUNKS if exchange.is_chunked else LENGTH
         self.resume_reading()  # which pipelined requests may have stopped; a body stops it again by its own rules
-        if rest:
-            self.data_received(rest)  # what is here already goes on in one piece with the head
+        if end < len(data):  # what is here already goes on in one piece with the head
+            if exchange.is_chunked:
+                self._read_chunks(data[end:])
+            else:
+                self._read_body(data, end)
         if exchange.down in (states.BODY, states.DONE):  # and not refused already
             exchange.start()
             exchange.forget_values()
@@ -369,20 +371,20 @@ class Downstream:
 
     # Bodies.
 
-    def _read_body(self, data: bytes) -> None:
-        left = self.left - len(data)
+    def _read_body(self, data: bytes, start: int) -> None:
+        """Octets of which those from `start` on belong to a body, as far as it goes. They are not copied."""
+        end = start + self.left
         exchange = self.exchange
-        if left > 0:
-            self.left = left
-            exchange.request_data(data)
+        if end > len(data):
+            self.left = end - len(data)
+            exchange.request_data(flow.part(data, start, len(data)))
             return
         self.left = 0
         self.mode = BUSY
-        if left < 0:
-            self._hold(data, len(data) + left)
-            data = data[:left]
+        if end < len(data):
+            self._hold(data, end)
         exchange.down = states.DONE
-        exchange.request_data(data)
+        exchange.request_data(flow.part(data, start, end))
         exchange.request_end([])
 
     def _read_chunks(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ import sys
 from fcntl import ioctl
 from socket import SO_LINGER, SOL_SOCKET
 from termios import TIOCOUTQ
-from typing import Final
+from typing import Final, TypeAlias
 
 # Octets of a send buffer at which the other side stops reading, and at which it goes on.
 HIGH_WATER: Final = 262_144
@@ -22,7 +22,17 @@ LOW_WATER: Final = 65_536
 # Octets that are held for an attempt that is not connected yet, or as pipelined requests, before reading stops.
 HOLD: Final = 65_536
 
+# A piece of a body: what was received, or a part of it that has not been copied.
+Octets: TypeAlias = bytes | memoryview
+
+_SHORT: Final = 4096
+
 _RESET: Final = struct.pack("ii", 1, 0)
+
+
+def part(data: bytes, start: int, end: int) -> Octets:
+    """The octets from `start` to `end`, copied only when they are so few that a view of them would take longer."""
+    return data[start:end] if end - start <= _SHORT else memoryview(data)[start:end]
 
 
 def pause(transport: asyncio.Transport) -> None:

@@ -60,6 +60,7 @@ from lbproxy.dataplane.deadlines import (
     DUE_TUNNEL,
     DUE_UPSTREAM,
 )
+from lbproxy.dataplane.flow import Octets
 from lbproxy.dataplane.placement import is_guided, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere, no_resources
@@ -75,6 +76,10 @@ if TYPE_CHECKING:
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 # Octets of a body that are copied behind the head, to leave with it at the end of the turn.
 _SHORT_BODY: Final = 16_384
+
+
+def _chunk(data: Octets) -> bytes:
+    return b"".join((b"%x\r\n" % len(data), data, b"\r\n"))
 
 
 @final
@@ -105,7 +110,7 @@ class Exchange(Finished):
         self.upgrade = b""
         self.is_chunked = False
         self.request_named = _NOTHING
-        self.held: list[bytes] = []
+        self.held: list[Octets] = []
         self.tried: list[Backend] = []
         self.named = _NOTHING
         self.connecting: asyncio.Task[None] | None = None
@@ -302,10 +307,10 @@ class Exchange(Finished):
 
     # The request's body.
 
-    def request_data(self, data: bytes) -> None:
+    def request_data(self, data: Octets) -> None:
         """Octets of the request's body, without framing."""
         self.request_bytes += len(data)
-        self._forward(b"%x\r\n%b\r\n" % (len(data), data) if self.is_chunked else data)
+        self._forward(_chunk(data) if self.is_chunked else data)
 
     def request_end(self, trailers: list[tuple[bytes, bytes]]) -> None:
         """The request has ended."""
@@ -317,7 +322,7 @@ class Exchange(Finished):
         elif self.up == FINISHED:
             self.finish(monotonic(), True)
 
-    def _forward(self, framed: bytes) -> None:
+    def _forward(self, framed: Octets) -> None:
         up = self.up
         if up == SENDING or up == RESPONDING or up == FINISHED:
             upstream = self.upstream
@@ -367,7 +372,7 @@ class Exchange(Finished):
         """The current attempt failed: `error` is an index into `ledger.UPSTREAM_ERRORS`."""
         attempt_failed(self, error)
 
-    def respond(self, answer: Answer, body: bytes, is_complete: bool) -> None:
+    def respond(self, answer: Answer, body: Octets, is_complete: bool) -> None:
         """The final head of the answer has come, with the first octets of its body, perhaps all of them."""
         status = answer.status
         if status >= 500 and is_tried_elsewhere(self, status):
@@ -401,16 +406,16 @@ class Exchange(Finished):
             tail += self.own_lines(pool)
         size = self.response_bytes = len(body)
         if self.is_rechunked and size:
-            body = b"%x\r\n%b\r\n" % (size, body)
+            body = _chunk(body)
         if not is_complete:
             downstream.send(b"%b%b\r\n" % (answer.lines, tail))
             if size:
                 downstream.transport.write(body)
             self._wait_for_more()
         elif self.down == DONE:
-            self.finish(now, True, b"%b%b\r\n%b" % (answer.lines, tail, body))
+            self.finish(now, True, b"".join((answer.lines, tail, b"\r\n", body)))
         else:
-            self._answer_ended(now, b"%b%b\r\n%b" % (answer.lines, tail, body))
+            self._answer_ended(now, b"".join((answer.lines, tail, b"\r\n", body)))
 
     def own_lines(self, pool: Pool) -> bytes:
         """What the proxy itself has to say in the head of an answer: the decision, and a new affinity cookie."""
@@ -437,7 +442,7 @@ class Exchange(Finished):
         self.response_bytes += len(data)
         transport = self.downstream.transport
         if self.is_rechunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
+            data = _chunk(data)
         transport.write(data)
         self._wait_for_more()
 

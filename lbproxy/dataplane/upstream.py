@@ -283,14 +283,14 @@ class Upstream:
         if framing == LENGTH:
             length = answer.length
             if size == length:
-                exchange.respond(answer, data[start:], True)
+                exchange.respond(answer, flow.part(data, start, len(data)), True)
             elif size > length:
                 self._buffer = data[start + length :]  # whatever lies behind an answer makes the connection unusable
                 exchange.respond(answer, data[start : start + length], True)
             else:
                 self.mode = BODY
                 self._left = length - size
-                exchange.respond(answer, data[start:], False)
+                exchange.respond(answer, flow.part(data, start, len(data)), False)
         elif framing == NO_BODY:
             self._buffer = data[start:]
             exchange.respond(answer, b"", True)
@@ -303,7 +303,7 @@ class Upstream:
         else:
             self.mode = REST
             self._keep_alive = False
-            exchange.respond(answer, data[start:], False)
+            exchange.respond(answer, flow.part(data, start, len(data)), False)
 
     def _parse_head(self, exchange: Exchange, head: bytes, data: bytes) -> Answer | None:
         """Take a complete head apart, with which `data` begins. None when it is not the final one, or ended the attempt

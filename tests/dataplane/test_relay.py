@@ -1382,3 +1382,50 @@ async def test_a_body_that_comes_while_its_request_waits_after_a_failed_attempt_
             await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
             assert (b"/one" in b0.octets) == (framing != "stops")
             writer.close()
+
+
+@pytest.mark.parametrize("size", [1, 4096, 4097, 16_384, 16_385, 300_000])
+@pytest.mark.parametrize("framing", ["length", "chunked", "end"])
+async def test_bodies_of_every_size_come_through_both_ways_to_the_octet(size: int, framing: str) -> None:
+    """Those that are passed on without being copied, those that are, and those of several reads."""
+    body = bytes(n * 31 % 251 for n in range(size))
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await read_head(reader)
+        if b"chunked" in head:
+            received = b""
+            while length := int(await reader.readline(), 16):
+                received += await reader.readexactly(length)
+                await reader.readline()
+            await reader.readline()
+        else:
+            received = await reader.readexactly(size)
+        same = b"same" if received == body else b"other"
+        if framing == "length":
+            writer.write(b"HTTP/1.1 200 OK\r\nX-Got: %b\r\nContent-Length: %d\r\n\r\n%b" % (same, size, body))
+        elif framing == "chunked":
+            chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (size, body)
+            writer.write(b"HTTP/1.1 200 OK\r\nX-Got: %b\r\nTransfer-Encoding: chunked\r\n\r\n%b" % (same, chunks))
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nX-Got: %b\r\n\r\n%b" % (same, body))
+        writer.close()
+
+    sent = b"POST / HTTP/1.%d\r\nHost: a\r\nConnection: close\r\n%b\r\n\r\n%b"
+    ways = {
+        "length": sent % (1, b"Content-Length: %d" % size, body),
+        "of 1.0": sent % (0, b"Content-Length: %d" % size, body),
+        "chunked": sent % (1, b"Transfer-Encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (size, body)),
+    }
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        for octets in ways.values():
+            status, head, got = parts(await proxy.ask(octets))
+            assert status == 200
+            assert b"X-Got: same" in head
+            if b"chunked" in head:
+                rest, got = got, b""
+                while rest:
+                    length, _, rest = rest.partition(b"\r\n")
+                    got, rest = got + rest[: int(length, 16)], rest[int(length, 16) + 2 :]
+            assert got == body
+        assert [line.response_bytes for line in proxy.lines] == [size] * 3
+        assert [line.request_bytes for line in proxy.lines] == [size] * 3
