@@ -218,17 +218,30 @@ class DataPlane:
             cells[row] = answered
 
     def _tick(self) -> None:
-        plane = self._plane
+        try:
+            self._look_around(self._plane)
+        finally:  # whatever has gone wrong: without ticks nothing would ever be over
+            self._tick_due = monotonic() + TICK
+            self._timer = self._plane.loop.call_later(TICK, self._tick)
+
+    def _look_around(self, plane: Plane) -> None:
         plane.tick()
         now = monotonic()
         plane.cells[plane.snapshot.row + WORKER_LAG] = max(0, int((now - self._tick_due) * 1e6))
         for listener in (*self._listeners.values(), *self._leaving):
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:
-                connection.pass_deadline()
+                self._pass_deadline(connection)
         self._leaving = [listener for listener in self._leaving if listener.connections]
         for listener in self._leaving:
             self._let_go(listener)
         self._look_after_pools(plane)
-        self._tick_due = monotonic() + TICK
-        self._timer = plane.loop.call_later(TICK, self._tick)
+
+    def _pass_deadline(self, connection: Downstream) -> None:
+        """Tell a connection that its time is over. What goes wrong with one is the others' affair no more than if it
+        had been read from."""
+        try:
+            connection.pass_deadline()
+        except Exception as error:
+            connection.cut()
+            self._plane.loop.call_exception_handler({"message": "a deadline could not be kept", "exception": error})

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from lbproxy.core import ledger
+from lbproxy.core.exchange import Finished
 from lbproxy.core.spec import ListenerTimeouts
 from tests.dataplane.harness import PATIENCE_S, answer, backend, pool_of, read_head, reload, request, running
 
@@ -102,3 +103,29 @@ async def test_a_client_that_takes_nothing_is_logged_and_counted_as_one_that_has
         assert (line.status, line.reason) == (200, "client_abort")
         assert proxy.pool_cell(ledger.POOL_ABORTS) == 1
         writer.close()
+
+
+async def test_what_goes_wrong_with_one_connection_at_its_deadline_leaves_the_others_theirs() -> None:
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context.get("exception")))
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with backend(silent) as b0:
+        pool = pool_of(b0.port)
+        async with running(replace(pool, timeout=replace(pool.timeout, first_byte=0.2))) as proxy:
+            keep = proxy.keep
+
+            def stumble(exchange: Finished) -> None:
+                keep(exchange)
+                if len(proxy.lines) == 1:
+                    raise ValueError("the first")
+
+            proxy.keep = stumble  # type: ignore[method-assign]
+            got = await asyncio.gather(*(proxy.ask(request()) for _ in range(5)))
+            assert [octets[9:12] for octets in got].count(b"504") >= 4
+            assert [str(problem) for problem in problems] == ["the first"]
+            assert (await proxy.ask(request()))[9:12] == b"504"
+            await proxy.settled(lambda: not proxy.plane.open_connections())
+            assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
