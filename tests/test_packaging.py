@@ -301,6 +301,22 @@ def test_grafana_asks_prometheus() -> None:
     assert f"./grafana/dashboards:{path}:ro" in SERVICES["grafana"]["volumes"]
 
 
+def test_prometheus_finds_its_configuration_and_the_rules_beside_it() -> None:
+    service = SERVICES["prometheus"]
+    mounted = dict(volume.split(":")[:2] for volume in service["volumes"])
+    file = Path(mounted["./grafana/prometheus.yml"])
+    assert f"--config.file={file}" in service["command"]
+    (rules,) = yaml.safe_load((ROOT / "grafana" / "prometheus.yml").read_text())["rule_files"]
+    assert (file.parent / rules).parent == Path(mounted["./grafana/rules"])
+    kept = [word.partition("=")[2] for word in service["command"] if word.startswith("--storage.tsdb.path=")]
+    assert kept == [mounted["prometheus"]]
+
+
+def test_the_compose_file_gives_draining_its_time() -> None:
+    config = loads(COMPOSE["configs"]["lbproxy"]["content"], "compose.yaml")
+    assert int(SERVICES["lbproxy"]["stop_grace_period"].removesuffix("s")) > config.drain_timeout + 2
+
+
 def test_what_the_compose_file_names_exists() -> None:
     for name, service in SERVICES.items():
         for source in (mount["source"] for mount in service.get("configs", [])):
@@ -333,6 +349,20 @@ def test_the_commands_of_the_unit_parse() -> None:
     assert [words[0] for words in ours] == ["check", "run", "check"]
     for words in ours:
         parse(words)
+
+
+def test_the_unit_says_what_the_proxy_does_and_takes_what_it_needs_not(tmp_path: Path) -> None:
+    assert unit_values("Type") == ["notify"]
+    assert float(unit_values("WatchdogSec")[0].removesuffix("s")) >= 10
+    assert unit_values("NoNewPrivileges") == ["yes"]
+    assert unit_values("DynamicUser") == ["yes"]
+    assert unit_values("ProtectSystem") == ["strict"]
+    assert unit_values("CapabilityBoundingSet") == ["CAP_NET_BIND_SERVICE"]
+    # systemd's own measure of what a service could do beyond its task: from 0, nothing, to 100. What remains of it is
+    # the network.
+    tool = require_tool("systemd-analyze")
+    done = run(tool, "security", "--offline=true", "--no-pager", "--threshold=18", str(UNIT))
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_unit_gives_draining_its_time() -> None:
