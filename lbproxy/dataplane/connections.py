@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import select
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from lbproxy.dataplane.connecting import connect
 from lbproxy.dataplane.upstream import Upstream
@@ -14,20 +13,17 @@ if TYPE_CHECKING:
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
 
-# One for all: it holds a descriptor only while it is asked.
-_poll: Final = select.poll()
-
 
 def take_idle(plane: Plane, backend: Backend, is_careful: bool) -> Upstream | None:
     """The idle connection used last that still lives, or None.
 
-    `is_careful` asks the kernel whether the backend has closed it meanwhile (about a microsecond): for requests that
-    could not be repeated if it had.
+    `is_careful` asks the kernel whether the backend has closed it meanwhile: for requests that could not be repeated
+    if it had.
     """
     idle = backend.idle
     while idle:
         upstream: Upstream = idle.pop()  # type: ignore[assignment]  # a cast is a call, and this is every request
-        if upstream.idle_until >= plane.now and not (is_careful and _has_news(upstream)):
+        if upstream.idle_until >= plane.now and not (is_careful and upstream.has_news()):
             return upstream
         upstream.close()
     return None
@@ -58,15 +54,6 @@ def close_idle_elsewhere(backend: Backend) -> None:
         upstream = cast(Upstream, each)
         if upstream.address is not backend.address:
             upstream.close()
-
-
-def _has_news(upstream: Upstream) -> bool:
-    """Whether something can be read from an idle connection: its end, or octets that nobody asked for."""
-    fd = upstream.transport.get_extra_info("socket").fileno()
-    _poll.register(fd, select.POLLIN)
-    news = _poll.poll(0)
-    _poll.unregister(fd)
-    return bool(news)
 
 
 def start_connecting(plane: Plane, backend: Backend, exchange: Exchange) -> asyncio.Task[None]:
