@@ -412,10 +412,15 @@ class Exchange(Finished):
             if size:
                 downstream.transport.write(body)
             self._wait_for_more()
-        elif self.down == DONE:
-            self.finish(now, True, b"".join((answer.lines, tail, b"\r\n", body)))
+            return
+        if isinstance(body, bytes):  # nearly always, and 0.1 microseconds faster
+            last = b"%b%b\r\n%b" % (answer.lines, tail, body)
         else:
-            self._answer_ended(now, b"".join((answer.lines, tail, b"\r\n", body)))
+            last = b"".join((answer.lines, tail, b"\r\n", body))
+        if self.down == DONE:
+            self.finish(now, True, last)
+        else:
+            self._answer_ended(now, last)
 
     def own_lines(self, pool: Pool) -> bytes:
         """What the proxy itself has to say in the head of an answer: the decision, and a new affinity cookie."""
