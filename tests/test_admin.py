@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lbproxy.control.admin import feed
 from lbproxy.control.admin.app import AdminServer, build_app
@@ -32,8 +33,8 @@ from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import Address, Pin
 from lbproxy.observe.facts import WorkerStatus
 from lbproxy.observe.journal import Fields, Journal, Level
-from lbproxy.observe.metrics import CONTENT_TYPE
-from lbproxy.observe.slabs import Layout
+from lbproxy.observe.metrics import CONTENT_TYPE, Page
+from lbproxy.observe.slabs import Layout, Slabs
 from lbproxy.sockets import Listening, listen
 from lbproxy.supervisor import row_keys
 from tests.running import until_true
@@ -669,6 +670,61 @@ def test_pools_tell_weights_shares_and_counts() -> None:
     assert [backend["state"] for backend in pool["backends"]] == ["up", "up", "draining"]
     assert first["state_since"] == "2026-11-30T12:00:00.000Z"
     assert (first["override"], first["overrides"], first["probe"], first["slots"]) == (None, [], None, 2)
+
+
+def test_documents_and_the_metrics_page_agree_on_every_count() -> None:
+    stood = Stood()
+    slabs = Slabs.create(1, capacity=stood.layout.end)
+    try:
+        for at in range(stood.layout.end):
+            slabs.cells[0][at] = stood.totals[at] = 1000 + 7 * at  # no two alike
+        page = text_string_to_metric_families(Page(stood.rows, 1).render(slabs))
+        cells = slabs.lists(stood.layout.end)
+        (worker,) = workers_document([WorkerStatus(0, "ready", 1, 1, 1.0, 0)], stood.rows, cells)["workers"]
+    finally:
+        slabs.close()
+    told = {
+        (sample.name.removeprefix("lbproxy_"), *sorted(sample.labels.values())): sample.value
+        for family in page
+        for sample in family.samples
+    }
+    pool = stood.pool()
+    pairs = [
+        ((), pool["in_flight"], "requests_in_flight"),
+        ((), pool["upgraded_open"], "upgraded_connections_open"),
+        ((), pool["duration"]["sum_s"], "request_duration_seconds_sum"),
+        ((), sum(pool["duration"]["counts"]), "request_duration_seconds_count"),
+        *[((word,), count, "requests_total") for word, count in pool["requests"].items()],
+        *[((word,), count, "route_decisions_total") for word, count in pool["decisions"].items()],
+        *[((word,), count, "requests_rejected_total") for word, count in pool["rejected"].items()],
+        *[
+            ((reason, outcome), count, "retries_total")
+            for reason, outcomes in pool["retries"].items()
+            for outcome, count in outcomes.items()
+        ],
+    ]
+    for each in pool["backends"]:
+        name = each["name"]
+        pairs += [
+            ((name,), each["in_flight"], "upstream_requests_in_flight"),
+            ((name,), each["upgraded_open"], "upstream_upgraded_connections_open"),
+            ((name,), each["owned_requests"], "route_owned_requests_total"),
+            ((name,), each["spills_received"], "route_spills_received_total"),
+            ((name,), each["duration"]["sum_s"], "upstream_request_duration_seconds_sum"),
+            ((name,), sum(each["duration"]["counts"]), "upstream_request_duration_seconds_count"),
+            *[((name, word), count, "upstream_requests_total") for word, count in each["requests"].items()],
+            *[((name, word), count, "route_spills_total") for word, count in each["spills"].items()],
+            *[((name, word), count, "upstream_errors_total") for word, count in each["errors"].items()],
+            *[((name, word), count, "upstream_connections") for word, count in each["connections"].items()],
+        ]
+    for labels, count, metric in pairs:
+        assert told[(metric, *sorted(("api", *labels)))] == count, (metric, labels)
+    assert (worker["requests"], worker["lag_s"]) == (
+        told["worker_requests_total", "0"],
+        told["worker_event_loop_lag_seconds", "0"],
+    )
+    assert worker["log_dropped"] == told[("access_log_dropped_total",)]
+    assert worker["connections_open"] == told["connections_open", "127.0.0.1:0"]
 
 
 def test_overrides_stand_wherever_the_weight_does() -> None:
