@@ -18,7 +18,7 @@ from lbproxy.control.admin.page.board import Board
 from lbproxy.control.admin.page.judge import Verdict, judge, judge_instance
 from lbproxy.control.admin.page.shares import Share, hot_keys, shares
 from lbproxy.control.admin.page.source import REQUESTS, look
-from lbproxy.control.admin.page.window import APART_S, LEAST_S, LONG_S, SHORT_S, Past, quantile
+from lbproxy.control.admin.page.window import APART_S, LEAST_S, LONG_S, SHORT_S, Flow, Past, quantile
 from lbproxy.core.forge import build_ring
 from tests.page_world import PoolModel, World, equal_pool
 
@@ -414,6 +414,14 @@ def test_errors_and_where_they_come_from() -> None:
     assert said.level == "bad"
     assert re.fullmatch(r"\d+\S*\u202f% of the answers are errors \(5xx\), most of them from b2\.", said.sentences[0])
     assert said.sentences[1] == "All 5 backends serve."
+
+
+@pytest.mark.parametrize(
+    ("requests", "failed", "errors", "share"),
+    [(0, 0, 0, 0.0), (200, 0, 0, 0.0), (200, 10, 0, 0.05), (200, 10, 6, 0.08), (0, 0, 5, 1.0), (3, 3, 5, 1.0)],
+)
+def test_trouble_is_a_share_of_what_was_asked(requests: int, failed: int, errors: int, share: float) -> None:
+    assert Flow(1.0, requests, failed, errors).trouble == pytest.approx(share)
 
 
 def test_requests_that_are_turned_away() -> None:
