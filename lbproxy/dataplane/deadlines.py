@@ -23,3 +23,5 @@ DUE_UPSTREAM: Final = 7  # more of the answer
 DUE_TUNNEL: Final = 8  # anything on an upgraded connection
 DUE_TRY: Final = 9  # the head of the answer, from this backend
 DUE_SEAT: Final = 10  # a seat, while every backend is full
+# Added to one of these: less time than there is for it, because the client may be gone.
+CUT_SHORT: Final = 16

@@ -19,7 +19,7 @@ from lbproxy.core.headers import (
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.chunked import ChunkedDecoder
-from lbproxy.dataplane.deadlines import DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, DUE_SEND, NEVER
+from lbproxy.dataplane.deadlines import CUT_SHORT, DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, DUE_SEND, NEVER
 from lbproxy.dataplane.heads import take_head
 from lbproxy.dataplane.recovery import client_failed, client_left, out_of_time
 from lbproxy.dataplane.relay import Exchange
@@ -160,7 +160,7 @@ class Downstream:
             client_failed(self.exchange, 400, "bad_request")  # a request cut short is not one (RFC 9112 8)
             return False
         if mode == BUSY:
-            self.set_deadline(HALF_CLOSED_S, self.due)
+            self.set_deadline(self.deadline - self.plane.now, self.due)
         elif mode == AWAIT and self.pending:
             self._go_on()  # what was asked before the end is answered, at once or when the client has taken what it got
         else:
@@ -222,16 +222,17 @@ class Downstream:
         """What is waited for now, and for how long at the most."""
         if self.is_end_seen and self.mode == BUSY and seconds > HALF_CLOSED_S:
             seconds = HALF_CLOSED_S
+            due |= CUT_SHORT
         self.deadline = self.plane.now + seconds
         self.due = due
 
     def pass_deadline(self) -> None:
         """The sweep found that the deadline has passed."""
-        due = self.due
+        due = self.due & ~CUT_SHORT
         if due in (DUE_SEND, DUE_KEEP_ALIVE, DUE_LINGER) and self._is_taking():
             self.set_deadline(self.listener.spec.timeouts.body_idle, due)
             return
-        if self.is_end_seen and self.mode == BUSY:
+        if self.due & CUT_SHORT:
             self.transport.abort()
             return
         self.deadline = NEVER

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from dataclasses import replace
 
 from lbproxy.core import ledger
 from lbproxy.core.exchange import Finished
+from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import ListenerTimeouts
-from tests.dataplane.harness import PATIENCE_S, answer, backend, pool_of, read_head, reload, request, running
+from tests.dataplane.harness import PATIENCE_S, answer, answering, backend, pool_of, read_head, reload, request, running
 
 
 class Halves:
@@ -129,3 +132,38 @@ async def test_what_goes_wrong_with_one_connection_at_its_deadline_leaves_the_ot
             assert (await proxy.ask(request()))[9:12] == b"504"
             await proxy.settled(lambda: not proxy.plane.open_connections())
             assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+
+
+async def test_a_client_that_stops_sending_is_served_by_another_backend_than_one_that_does_not_accept() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf, contextlib.ExitStack() as stack:
+        for _ in range(4):  # more than its queue takes
+            other = stack.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(deaf.getsockname())
+        async with backend(answering(answer())) as b0:
+            pool = pool_of(b0.port, deaf.getsockname()[1])
+            async with running(replace(pool, timeout=replace(pool.timeout, connect=0.2))) as proxy:
+                ring = proxy.plane._plane.snapshot.pools["p"]
+                key = next(b"u%d" % n for n in range(99) if ring.owner(hash_key(b"u%d" % n)) is ring.backends["b1"])
+                reader, writer = await proxy.connect()
+                writer.write(request().replace(b"kim", key))
+                writer.write_eof()
+                assert (await reader.read())[9:12] == b"200"
+                writer.close()
+                (line,) = proxy.lines
+                assert (line.backend, line.attempts) == ("b0", 2)
+                assert proxy.backend_cell("b1", ledger.BACKEND_ERRORS + 1) == 1
+
+
+async def test_a_client_that_stops_sending_is_taken_for_gone_after_a_second() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with backend(silent) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(request())
+        await proxy.settled(lambda: len(b0.octets) > 0)
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 2) == b""
+        await proxy.settled(lambda: [line.reason for line in proxy.lines] == ["client_abort"])
+        writer.close()
