@@ -63,7 +63,7 @@ UPSTREAM_ERRORS: Final = (
 )
 RETRY_REASONS: Final = ("connect", "stale", "reset", "status", "timeout")
 # What became of a further attempt: an answer below 500 began; it failed, or its answer was no better; or it was given
-# up, because the client left or sent no more, or no seat was found for it.
+# up, because the client left or sent no more, or the proxy itself could not make it.
 RETRY_OUTCOMES: Final = ("success", "failure", "abandoned")
 RETRY_SUCCEEDED: Final = 0
 RETRY_FAILED: Final = 1

@@ -73,13 +73,15 @@ def _go_to(exchange: Exchange, pool: Pool, backend: Backend) -> None:
     exchange.attempt(backend)
 
 
-def wait_for_seat(exchange: Exchange, pool: Pool) -> None:
-    """Every eligible backend is full: wait, within bounds."""
+def wait_for_seat(exchange: Exchange, pool: Pool, retried_for: int = -1) -> None:
+    """Every eligible backend is full: wait, within bounds. `retried_for` is why the attempt that waits is a further
+    one, if it is (an index into `ledger.RETRY_REASONS`); one that is never made is none."""
     waiting = pool.account.waiting
     if len(waiting) >= pool.spec.queue.size:
         exchange.refuse(503, "queue_full")
         return
     exchange.is_waiting = True
+    exchange.retried_for = retried_for
     exchange.up = NONE  # no attempt is under way: the body that comes meanwhile is kept for the next one
     waiting.append(exchange)
     exchange.downstream.set_deadline(pool.spec.queue.timeout, DUE_SEAT)
@@ -100,6 +102,7 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
     exchange.is_waiting = False
     exchange.pool = pool
     if backend is None:
+        exchange.retried_for = -1
         exchange.refuse(503, "no_backend")
     else:
         exchange.decision = decision

@@ -130,8 +130,7 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     if phase == UNSENT and verdict == ALLOWED and pool.has_others(exchange.tried):
         # The others are only full just now: wait, as a request does whose owner is out.
         exchange.decision = RETRY
-        exchange.retried_for = _REASONS[error]
-        wait_for_seat(exchange, pool)
+        wait_for_seat(exchange, pool, _REASONS[error])
         return
     if verdict >= 0:
         _count_refused(exchange, pool, verdict)

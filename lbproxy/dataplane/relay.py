@@ -217,6 +217,7 @@ class Exchange(Finished):
         pool = self.pool
         if self.is_waiting and pool is not None:
             self.is_waiting = False
+            self.retried_for = -1
             pool.account.waiting.remove(self)
 
     def attempting(self) -> tuple[Pool, Backend]:

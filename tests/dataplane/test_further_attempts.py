@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lbproxy.core import ledger
+from lbproxy.core.account import OUT
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import Queue, Retry
 from tests.dataplane.harness import (
@@ -202,4 +203,36 @@ async def test_the_time_for_a_first_byte_begins_when_the_request_has_ended() -> 
             await asyncio.sleep(1.5)
             writer.write(b"b")
             assert status(await asyncio.wait_for(reader.read(), PATIENCE_S)) == 200
+            writer.close()
+
+
+@pytest.mark.parametrize("end", ["queue_timeout", "queue_full", "no_backend", "client_abort"])
+async def test_an_attempt_for_which_no_seat_was_found_is_none(end: str) -> None:
+    gate = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await gate.wait()
+        writer.write(answer())
+
+    async with backend(talk) as b0:
+        pool = pool_of(b0.port, 1)
+        seats = (replace(pool.backends[0], max_in_flight=1), pool.backends[1])
+        queue = Queue(size=0 if end == "queue_full" else 9, timeout=0.1 if end == "queue_timeout" else PATIENCE_S)
+        async with running(replace(pool, backends=seats, queue=queue)) as proxy:
+            account = proxy.plane._plane.snapshot.pools["p"].account
+            first = asyncio.create_task(proxy.ask(from_user(key_of(proxy, "b0"))))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            _, writer = await proxy.connect()
+            writer.write(from_user(key_of(proxy, "b1")))
+            await proxy.settled(lambda: len(account.waiting) + len(proxy.lines) == 1)
+            if end == "no_backend":
+                proxy.plane.adopt({"p": {"b0": OUT}})
+            if end == "client_abort":
+                writer.close()
+            await proxy.settled(lambda: len(proxy.lines) == 1)
+            assert (proxy.lines[0].reason, proxy.lines[0].attempts) == (end, 1)
+            assert counted(proxy) == 0
+            gate.set()
+            await first
             writer.close()
