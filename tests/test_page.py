@@ -6,6 +6,7 @@ import math
 import re
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -433,6 +434,25 @@ def test_requests_that_are_turned_away() -> None:
         see(past, world)
     said = judge(past.last.pools["api"].now, past.span("api"), [])
     assert said.sentences[0] == "3.0\u202f% of the requests are turned away."
+
+
+@pytest.mark.parametrize(
+    ("requests", "wrong", "is_told"), [(2000, 9, False), (100, 9, False), (2000, 20, False), (900, 10, True)]
+)
+@pytest.mark.parametrize("kind", ["failed", "errors"])
+def test_a_few_errors_are_no_news_and_neither_is_a_small_share(
+    kind: str, requests: int, wrong: int, is_told: bool
+) -> None:
+    world = World(equal_pool(3))
+    past = watched(world)
+    for _ in range(10):
+        world.pass_time(1, 300)
+        see(past, world)
+    span = past.span("api")
+    failed, errors = (wrong, 0) if kind == "failed" else (0, wrong)
+    flow = replace(span.pool, requests=requests, failed=failed, errors=errors)
+    said = judge(past.last.pools["api"].now, replace(span, pool=flow), [])
+    assert (re.search("errors|turned away", " ".join(said.sentences)) is not None) is is_told
 
 
 def test_a_pool_without_backends() -> None:
