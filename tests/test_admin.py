@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lbproxy.control.admin import feed
+from lbproxy.control.admin import app, feed
 from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.documents import pools_document, workers_document
 from lbproxy.control.admin.guard import Guard, is_own_host
@@ -421,6 +421,26 @@ async def test_every_write_is_a_line_in_the_journal_that_says_who(
     assert [level for level, _ in written] == ([] if path in TRIALS else ["info", "info"])
     for (_, fields), who in zip(written, ("token from 127.0.0.1", pwd.getpwuid(os.getuid()).pw_name), strict=False):
         assert fields == {"method": method, "path": path, "who": who}
+
+
+async def test_who_guesses_tokens_is_told_of_without_drowning_the_rest(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "REFUSALS_S", 0.3)
+
+    def told() -> list[tuple[Level, Fields]]:
+        return [(level, fields) for level, event, fields in served.events if event == "admin requests refused"]
+
+    for guess in range(20):
+        assert (await served.write("POST", "/v1/reload", None, f"guess{guess}"))[0] == 401
+    first = {"method": "POST", "path": "/v1/reload", "peer": "127.0.0.1", "why": "the token is missing or wrong"}
+    assert told()[0] == ("warning", {"count": 1, **first})
+    assert (await served.get("/v1/info", Host="evil.example"))[0] == 421
+    assert (await served.get("/v1/nothing"))[0] == 404
+    await until_true(lambda: sum(int(fields["count"] or 0) for _, fields in told()) == 21)
+    assert told()[-1][1]["why"] == "the Host field names another machine"
+    assert len(told()) < 10
+    assert not any(event == "admin write" for _, event, _ in served.events)
 
 
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)

@@ -21,10 +21,12 @@ from lbproxy.control.admin.connection import BUG, FIXED_HEADERS, Connection
 from lbproxy.control.admin.guard import Guard
 from lbproxy.control.admin.view import Instance, Rejected
 from lbproxy.control.config import MAX_FILE_BYTES
-from lbproxy.observe.journal import Journal, describe
+from lbproxy.observe.journal import Journal, Value, describe
 
 KEEP_ALIVE_S: Final = 75.0
 SHUTDOWN_TIMEOUT_S: Final = 1.0
+# How often refused requests are told.
+REFUSALS_S: Final = 60.0
 
 
 def build_app(instance: Instance, journal: Journal, guard: Guard) -> web.Application:
@@ -45,8 +47,41 @@ async def _add_fixed_headers(request: web.Request, response: web.StreamResponse)
             response.headers[name] = value
 
 
+class _Refusals:
+    """Tells of requests that somebody was not allowed to make: of the first at once, of those that follow once a minute
+    how many they were. Whoever guesses tokens must not push everything else out of the memory of events."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._count = 0
+        self._last: dict[str, Value] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, request: web.Request, rejected: Rejected) -> None:
+        """Take note of it, if it is one."""
+        if rejected.status not in (401, 403, 421):
+            return
+        self._count += 1
+        self._last = {
+            "method": request.method,
+            "path": request.path,
+            "peer": request.remote or "unknown",
+            "why": rejected.detail,
+        }
+        if self._timer is None:
+            self._tell()
+
+    def _tell(self) -> None:
+        count, self._count = self._count, 0
+        self._timer = None
+        if count:
+            self._journal.warning("admin requests refused", count=count, **self._last)
+            self._timer = asyncio.get_running_loop().call_later(REFUSALS_S, self._tell)
+
+
 def _problems(journal: Journal) -> Middleware:
     """Refuse what comes under a foreign name, and answer every error with a document."""
+    refusals = _Refusals(journal)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -54,6 +89,7 @@ def _problems(journal: Journal) -> Middleware:
             request.app[GUARD].check_host(request)
             return await handler(request)
         except Rejected as rejected:
+            refusals.note(request, rejected)
             headers = {"WWW-Authenticate": 'Bearer realm="lbproxy"'} if rejected.status == 401 else None
             return problem(rejected.status, rejected.detail, headers, **rejected.members)
         except web.HTTPMethodNotAllowed as error:
