@@ -16,7 +16,7 @@ from lbproxy.dataplane.wire import END_OF_HEAD, Parser, error_of
 
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _QUOTED: Final = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*+"'
-# A chunk's size, and extensions as RFC 9112 7.1.1 has them; and what may become both when more has come.
+# A chunk's size with extensions, as RFC 9112 7.1.1 has them; and what may become that when more has come.
 _SIZE_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]++)(?:[ \t]*;[ \t]*+%b(?:[ \t]*=[ \t]*+(?:%b|%b))?)+" % (_TOKEN, _TOKEN, _QUOTED)
 )
@@ -114,27 +114,28 @@ class ChunkedDecoder:
     def _parse(self, piece: bytes) -> None:
         """Show the parser a piece, but for what is held. Raises `HttpParserError`."""
         sink = self._sink
-        while piece:
+        at = 0
+        while at < len(piece):
             was_at_size = sink.is_at_size
             sink.begin_piece()
             try:
-                self._parser.feed_data(piece)
+                self._parser.feed_data(memoryview(piece)[at:] if at else piece)
                 return
             except httptools.HttpParserError:
-                start = _last_size_line(piece, sink.sizes, was_at_size)
+                start = _last_size_line(piece, at, sink.sizes, was_at_size)
                 before = self._line if was_at_size and not start else b""
                 end = piece.find(b"\r\n", start)
                 line = before + (piece[start:end] if end >= 0 else piece[start:])
-                size = _SIZE_LINE.fullmatch(line)
-                if not sink.is_at_size or not (size if end >= 0 else _SIZE_LINE_BEGUN.fullmatch(line)):
+                found = (_SIZE_LINE if end >= 0 else _SIZE_LINE_BEGUN).fullmatch(line)
+                if found is None or not sink.is_at_size:
                     raise
                 self._parser = self._new_parser()
                 self._line = b""
-                if size is None or end < 0:
+                if end < 0:
                     self._held = line
                     return
-                self._parser.feed_data(size[1] + b"\r\n")
-                piece = piece[end + 2 :]
+                self._parser.feed_data(found[1] + b"\r\n")
+                at = end + 2
 
     def _is_framing_in_trailers(self, error: Exception) -> bool:
         """Whether an answer's trailers name a length or a coding, at which the parser stops. The body is whole then and
@@ -163,10 +164,10 @@ class ChunkedDecoder:
         return found + 4 if found >= 0 else len(data)
 
 
-def _last_size_line(piece: bytes, sizes: list[int], was_at_size: bool) -> int:
-    """Where the last size line begins in a piece that has been parsed so far. `sizes` is how much payload of each chunk
-    that has ended there the piece has; `was_at_size` says that it begins with a size line, or the rest of one."""
-    at = 0
+def _last_size_line(piece: bytes, at: int, sizes: list[int], was_at_size: bool) -> int:
+    """Where the last size line begins in a piece that has been parsed from `at` on, so far. `sizes` is how much payload
+    of each chunk that has ended there the piece has; `was_at_size` says that at `at` a size line begins, or the rest of
+    one."""
     for size in sizes:
         if was_at_size:
             at = piece.find(b"\n", at) + 1
