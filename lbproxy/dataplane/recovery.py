@@ -53,14 +53,17 @@ if TYPE_CHECKING:
     from lbproxy.core.balance import Pool
     from lbproxy.dataplane.relay import Exchange
 
-# Indexes into ledger.UPSTREAM_ERRORS and ledger.RETRY_REASONS.
+# Indexes into ledger.UPSTREAM_ERRORS; `connecting.py` and `upstream.py` have the others.
 FIRST_BYTE_TIMEOUT: Final = 6
 IDLE_TIMEOUT: Final = 7
+# Indexes into ledger.RETRY_REASONS.
+_CONNECT: Final = 0
 _STALE: Final = 1
+_RESET: Final = 2
 _STATUS: Final = 3
 _TIMEOUT: Final = 4
-# Which of ledger.RETRY_REASONS an error of ledger.UPSTREAM_ERRORS is.
-_REASONS: Final = (0, 0, 0, 2, 2, 2, 4, 4)
+# The reason for another attempt, by index into ledger.UPSTREAM_ERRORS.
+_REASONS: Final = (_CONNECT, _CONNECT, _CONNECT, _RESET, _RESET, _RESET, _TIMEOUT, _TIMEOUT)
 
 # The answer to a client whose last attempt failed: by index into ledger.UPSTREAM_ERRORS.
 _ANSWERS: Final = (
@@ -151,9 +154,7 @@ def is_tried_elsewhere(exchange: Exchange, status: int) -> bool:
             _count_refused(exchange, pool, verdict)
         return False
     exchange.plane.cells[backend.row + BACKEND_REQUESTS + 4] += 1
-    exchange.drop_upstream()
-    exchange.leave_seat()
-    end_retry(exchange, pool, RETRY_FAILED)
+    _end_attempt(exchange, pool)
     exchange.retried_for = _STATUS
     exchange.attempt_later(following)
     return True
@@ -174,12 +175,17 @@ def _try_is_over(exchange: Exchange) -> None:
         left_s = pool.first_byte_s - (pool.per_try_s or 0.0)
         exchange.downstream.set_deadline(max(0.0, left_s), DUE_FIRST_BYTE)
         return
-    exchange.drop_upstream()
-    exchange.leave_seat()
+    _end_attempt(exchange, pool)
     _blame(exchange, pool, backend, FIRST_BYTE_TIMEOUT)
-    end_retry(exchange, pool, RETRY_FAILED)
     exchange.retried_for = _TIMEOUT
     exchange.attempt_later(following)
+
+
+def _end_attempt(exchange: Exchange, pool: Pool) -> None:
+    """The current attempt has failed, and another backend is to be asked."""
+    exchange.drop_upstream()
+    exchange.leave_seat()
+    end_retry(exchange, pool, RETRY_FAILED)
 
 
 def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> Backend | None:
