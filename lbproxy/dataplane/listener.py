@@ -60,6 +60,18 @@ class Listener:
         if spec != self.spec:
             self._follow(spec)
 
+    def stop(self) -> None:
+        """Accept no more, and let those go who are here."""
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the connections, each when it has been answered."""
+        for connection in list(self.connections):
+            connection.drain()
+
 
 @final
 class DataPlane:
@@ -118,7 +130,7 @@ class DataPlane:
                 listener.take_over(spec, snapshot.listener_rows[name])
             else:
                 listener = self._listeners.pop(name)
-                self._stop_listening(listener)
+                listener.stop()
                 self._leaving.append(listener)
         staying = {id(backend) for pool in snapshot.pools.values() for backend in pool.backends.values()}
         for pool in snapshot.pools.values():
@@ -153,20 +165,7 @@ class DataPlane:
                 backend.keep = None
                 close_idle(backend)
         for listener in self._listeners.values():
-            self._stop_listening(listener)
-
-    @staticmethod
-    def _stop_listening(listener: Listener) -> None:
-        if listener.server is not None:
-            listener.server.close()
-            listener.server = None
-        DataPlane._let_go(listener)
-
-    @staticmethod
-    def _let_go(listener: Listener) -> None:
-        """Close the connections of a listener that accepts no more, each when it has answered."""
-        for connection in list(listener.connections):
-            connection.drain()
+            listener.stop()
 
     async def drain(self, patience: float) -> int:
         """Stop accepting, close idle connections, wait for running exchanges at most `patience` seconds and cut off the
@@ -219,12 +218,14 @@ class DataPlane:
 
     def _tick(self) -> None:
         try:
-            self._look_around(self._plane)
+            self._look_around()
         finally:  # whatever has gone wrong: without ticks nothing would ever be over
             self._tick_due = monotonic() + TICK
             self._timer = self._plane.loop.call_later(TICK, self._tick)
 
-    def _look_around(self, plane: Plane) -> None:
+    def _look_around(self) -> None:
+        """Bring the clock forward, and see to deadlines that have passed, to listeners that leave, and to the pools."""
+        plane = self._plane
         plane.tick()
         now = monotonic()
         plane.cells[plane.snapshot.row + WORKER_LAG] = max(0, int((now - self._tick_due) * 1e6))
@@ -234,7 +235,7 @@ class DataPlane:
                 self._pass_deadline(connection)
         self._leaving = [listener for listener in self._leaving if listener.connections]
         for listener in self._leaving:
-            self._let_go(listener)
+            listener.let_go()
         self._look_after_pools(plane)
 
     def _pass_deadline(self, connection: Downstream) -> None:
