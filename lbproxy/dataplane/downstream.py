@@ -11,11 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core import exchange as states
-from lbproxy.core.headers import (
-    CLOSE_LINE,
-    KEEP_ALIVE_LINE,
-    BadMessage,
-)
+from lbproxy.core.headers import CLOSE_LINE, KEEP_ALIVE_LINE, BadMessage
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.chunked import ChunkedDecoder
@@ -73,11 +69,10 @@ class Downstream:
         "_at", "_check", "_searched", "pending",
         # the request whose body is arriving
         "decoder", "left", "mode",
-        # what was sent and what is still to be
-        "unsent",
+        # what is still to be sent at the end of the turn
+        "_ends_when_sent", "unsent",
         # flow and time
-        "_ends_when_sent", "_lingered", "_taken", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused",
-        "write_paused",
+        "_lingered", "_taken", "deadline", "due", "is_end_seen", "is_end_sent", "read_paused", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -95,6 +90,7 @@ class Downstream:
         self.pending = b""
         self._at = 0
         self.unsent = b""
+        self._ends_when_sent = False
         self.mode = AWAIT
         self.left = 0
         self.decoder: ChunkedDecoder | None = None
@@ -104,7 +100,6 @@ class Downstream:
         self.write_paused = False
         self.is_end_seen = False
         self.is_end_sent = False
-        self._ends_when_sent = False
         self._lingered = 0
         self._taken = -1 << 62
 
@@ -160,7 +155,7 @@ class Downstream:
             client_failed(self.exchange, 400, "bad_request")  # a request cut short is not one (RFC 9112 8)
             return False
         if mode == BUSY:
-            self.set_deadline(self.deadline - self.plane.now, self.due)
+            self.set_deadline(self.deadline - self.plane.now, self.due)  # the same, unless it is cut short now
         elif mode == AWAIT and self.pending:
             self._go_on()  # what was asked before the end is answered, at once or when the client has taken what it got
         else:

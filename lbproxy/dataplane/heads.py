@@ -82,7 +82,7 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     exchange.is_chunked = False
     exchange.down = states.DONE
     exchange.host = b""
-    exchange.client = _client(downstream, shape, values) if shape.forwarding else downstream.exchange.peer
+    exchange.client = _client(downstream, shape, values) if shape.forwarding else exchange.peer
     downstream.left = 0
     if shape.problem:
         raise BadMessage(400, "bad_request", shape.problem)
@@ -138,12 +138,13 @@ def take_head(downstream: Downstream, head: bytes) -> None:
 def _client(downstream: Downstream, shape: RequestShape, values: Values) -> str:
     """The client's address, by the word of trusted proxies alone."""
     chain = shape.joined(b"x-forwarded-for", values) if downstream.is_trusted else b""
-    return downstream.listener.trust.client_of(chain, downstream.exchange.peer) if chain else downstream.exchange.peer
+    peer = downstream.exchange.peer
+    return downstream.listener.trust.client_of(chain, peer) if chain else peer
 
 
 def _append_forwarded(downstream: Downstream, host: bytes) -> None:
     exchange = downstream.exchange
-    element = forwarded_element(downstream.exchange.peer, host, b"http")
+    element = forwarded_element(exchange.peer, host, b"http")
     exchange.head = exchange.head[:-2] + b"Forwarded: " + element + b"\r\n\r\n"
 
 
@@ -230,7 +231,7 @@ def _take_special_head(
     if policy.forwarded:
         sent = shape.joined(b"forwarded", values) if downstream.is_trusted else b""
         extra += b"Forwarded: %b\r\n" % b", ".join(
-            [element for element in (sent, forwarded_element(downstream.exchange.peer, host, b"http")) if element]
+            [element for element in (sent, forwarded_element(exchange.peer, host, b"http")) if element]
         )
         without |= _FORWARDED
     exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b\r\n" % (

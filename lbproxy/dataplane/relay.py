@@ -27,14 +27,7 @@ from lbproxy.core.exchange import (
     Finished,
 )
 from lbproxy.core.hashing import hash_key
-from lbproxy.core.headers import (
-    CHUNKED,
-    CHUNKED_LINE,
-    CLOSE_LINE,
-    KEEP_ALIVE_LINE,
-    Shape,
-    trailer_lines,
-)
+from lbproxy.core.headers import CHUNKED, CHUNKED_LINE, CLOSE_LINE, KEEP_ALIVE_LINE, Shape, trailer_lines
 from lbproxy.core.ledger import (
     DECISIONS,
     OWNER,
@@ -79,6 +72,7 @@ _SHORT_BODY: Final = 16_384
 
 
 def _chunk(data: Octets) -> bytes:
+    """The octets as a chunk of a chunked body."""
     return b"".join((b"%x\r\n" % len(data), data, b"\r\n"))
 
 

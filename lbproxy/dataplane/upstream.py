@@ -6,13 +6,7 @@ import asyncio
 import select
 from typing import TYPE_CHECKING, Final, cast, final
 
-from lbproxy.core.headers import (
-    CHUNKED,
-    LENGTH,
-    NO_BODY,
-    BadMessage,
-    response_framing,
-)
+from lbproxy.core.headers import CHUNKED, LENGTH, NO_BODY, BadMessage, response_framing
 from lbproxy.core.ledger import BACKEND_OPENED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.answer import Answer
@@ -58,9 +52,9 @@ class Upstream:
 
     __slots__ = (
         # for the connection's life
-        "address", "backend", "is_counted", "plane", "retires_at", "transport",
+        "_poll", "address", "backend", "is_counted", "plane", "retires_at", "transport",
         # between exchanges
-        "_poll", "idle_until", "reused",
+        "idle_until", "reused",
         # for one exchange
         "_buffer", "_decoder", "_interim", "_keep_alive", "_last", "_left", "exchange", "mode", "read_paused",
         "unsent", "write_paused",
