@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import hashlib
 import random
 import re
 import socket
 import struct
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 
 import httptools
 import pytest
-import uvloop
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -35,18 +33,9 @@ from lbproxy.core.spec import Address, Health, Limits, ListenerTimeouts, PoolTim
 from lbproxy.dataplane.chunked import ChunkedDecoder
 from lbproxy.dataplane.wire import RequestParser, ResponseParser
 from tests.dataplane.harness import Plane, answer, answering, backend, pool_of, read_head, request, running
+from tests.loops import on_uvloop
 
 _RESET = struct.pack("ii", 1, 0)
-
-
-def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in the event loop that workers have; asyncio's own pauses, closes and fails in other moments."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        uvloop.run(test(*args, **kwargs))
-
-    return run
 
 
 @contextmanager

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
-
-import uvloop
 
 from lbproxy.control.config import loads
 from lbproxy.core.account import DRAINING, OUT, SERVING
@@ -21,19 +17,10 @@ from lbproxy.core.ledger import POOL_IN_FLIGHT
 from lbproxy.core.spec import Address, Config
 from lbproxy.observe.journal import Journal
 from lbproxy.supervisor import Supervisor
+from tests.loops import on_uvloop
 from tests.running import Backends, get, until_true
 
 USERS = [f"user-{number}" for number in range(60)]
-
-
-def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on the loop that the supervisor runs on."""
-
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        uvloop.run(test(*args, **kwargs))
-
-    return run
 
 
 class Running:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 
 from lbproxy import slot as slot_module
 from lbproxy.control.config import loads
@@ -23,18 +20,8 @@ from lbproxy.observe.access_log import open_sink
 from lbproxy.observe.journal import Fields, Journal, Level
 from lbproxy.slot import ending, restart_delay_s, worker_environment
 from lbproxy.supervisor import CannotApply, CannotStart, Supervisor, row_keys
+from tests.loops import on_uvloop
 from tests.running import PATIENCE_S, until_true
-
-
-def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on the loop that the supervisor runs on."""
-
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        uvloop.run(test(*args, **kwargs))
-
-    return run
-
 
 # The rules
 

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from lbproxy.core import ledger
+from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
+from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import RowKey, RowKind
 from lbproxy.core.snapshot import build_snapshot
 from lbproxy.core.spec import (
@@ -89,6 +91,16 @@ class Plane:
     cells: list[int]
     port: int
     lines: list[Line] = field(default_factory=list)
+
+    @property
+    def pool(self) -> Pool:
+        """The pool "p", as it is now."""
+        return self.plane._plane.snapshot.pools["p"]
+
+    def key_of(self, name: str) -> bytes:
+        """A key that this backend owns."""
+        pool = self.pool
+        return next(b"u%d" % n for n in range(1000) if pool.owner(hash_key(b"u%d" % n)) is pool.backends[name])
 
     def cell(self, *key: str, column: int) -> int:
         return self.cells[self.rows[key] + column]
@@ -286,9 +298,16 @@ def answer(body: bytes = b"ok", status: str = "200 OK", extra: bytes = b"") -> b
     return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%b\r\n%b" % (status.encode(), len(body), extra, body)
 
 
-def request(method: str = "GET", target: str = "/", extra: bytes = b"", body: bytes = b"", close: bool = True) -> bytes:
+def request(
+    method: str = "GET",
+    target: str = "/",
+    extra: bytes = b"",
+    body: bytes = b"",
+    close: bool = True,
+    key: bytes = b"kim",
+) -> bytes:
     """A request with a key, that closes the connection unless told otherwise."""
-    lines = b"%b %b HTTP/1.1\r\nHost: a.example\r\nX-User-ID: kim\r\n" % (method.encode(), target.encode())
+    lines = b"%b %b HTTP/1.1\r\nHost: a.example\r\nX-User-ID: %b\r\n" % (method.encode(), target.encode(), key)
     if close:
         lines += b"Connection: close\r\n"
     if body:

@@ -37,7 +37,7 @@ async def test_the_time_of_an_attempt_that_failed_is_not_the_next_backends() -> 
         pool = replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(503,)))
         async with running(pool) as proxy:
             for number in range(40):  # those who live on b1 leave an idle connection there for the others
-                await proxy.ask(request("GET", "/", b"X-User-ID: user-%d\r\n" % number))
+                await proxy.ask(request(key=b"user-%d" % number))
                 if len([line for line in proxy.lines if line.decision == "retry"]) == 2:
                     break
             first, second = (line for line in proxy.lines if line.decision == "retry")

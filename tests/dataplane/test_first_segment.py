@@ -11,7 +11,7 @@ import pytest
 from lbproxy.core import ledger
 from lbproxy.core.spec import Limits, Route
 from tests.dataplane.harness import answer, answering, backend, pool_of, read_head, running
-from tests.dataplane.test_last_words import on_both_loops
+from tests.loops import on_both_loops
 from tests.test_hardening import no_exceptions
 
 LENGTH = b"Content-Length: 5\r\n\r\nhello"

@@ -13,7 +13,6 @@ import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.account import OUT
-from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import Queue, Retry
 from tests.dataplane.harness import (
     PATIENCE_S,
@@ -30,16 +29,6 @@ from tests.dataplane.harness import (
 
 def status(octets: bytes) -> int:
     return int(octets[9:12])
-
-
-def key_of(proxy: Plane, owner: str) -> bytes:
-    """A key that this backend owns."""
-    pool = proxy.plane._plane.snapshot.pools["p"]
-    return next(b"u%d" % n for n in range(1000) if pool.owner(hash_key(b"u%d" % n)) is pool.backends[owner])
-
-
-def from_user(key: bytes, method: str = "GET", target: str = "/", body: bytes = b"", close: bool = True) -> bytes:
-    return request(method, target, body=body, close=close).replace(b"kim", key)
 
 
 def counted(proxy: Plane) -> int:
@@ -74,8 +63,8 @@ async def test_an_attempt_on_a_closed_connection_that_may_not_be_made_again_is_o
 
 async def test_a_retry_on_a_closed_connection_that_may_not_be_made_again_is_a_further_attempt() -> None:
     async with backend(answers_once) as b0, running(pool_of(b0.port, 1)) as proxy:
-        assert status(await proxy.ask(from_user(key_of(proxy, "b0")))) == 200
-        assert status(await proxy.ask(from_user(key_of(proxy, "b1"), "POST", body=b"pay"))) == 502
+        assert status(await proxy.ask(request(key=proxy.key_of("b0")))) == 200
+        assert status(await proxy.ask(request("POST", body=b"pay", key=proxy.key_of("b1")))) == 502
         assert [line.attempts for line in proxy.lines] == [1, 2]
         assert counted(proxy) == 1
 
@@ -102,7 +91,7 @@ async def test_a_new_connection_for_a_closed_one_takes_no_seat_that_somebody_wai
         pool = pool_of(b0.port)
         one_seat = replace(pool.backends[0], max_in_flight=1)
         async with running(replace(pool, backends=(one_seat,), queue=Queue(timeout=PATIENCE_S))) as proxy:
-            account = proxy.plane._plane.snapshot.pools["p"].account
+            account = proxy.pool.account
             assert status(await proxy.ask(request())) == 200
             reader, writer = await proxy.connect()
             reader_behind, writer_behind = await proxy.connect()
@@ -135,14 +124,14 @@ async def test_who_closes_before_anything_is_sent_to_him_costs_no_request(monkey
 
         reader, writer = await proxy.connect()
         monkeypatch.setattr(loop, "create_connection", connect_slowly)
-        writer.write(from_user(key_of(proxy, "b1"), "POST", body=b"pay"))
+        writer.write(request("POST", body=b"pay", key=proxy.key_of("b1")))
         assert status(await reader.read()) == 200
         writer.close()
         (line,) = proxy.lines
         assert (line.attempts, line.backend, line.decision) == (2, "b0", "retry")
         assert proxy.retries("reset", "success") == 1
         assert proxy.backend_cell("b1", ledger.BACKEND_ERRORS + 4) == 1
-        backends = proxy.plane._plane.snapshot.pools["p"].backends
+        backends = proxy.pool.backends
         assert (backends["b1"].connections, backends["b1"].in_flight) == (0, 0)
 
 
@@ -167,16 +156,16 @@ async def test_a_free_seat_is_not_kept_from_one_by_another_who_cannot_use_it() -
             pool = pool_of(deaf.getsockname()[1], b1.port)
             seats = tuple(replace(each, max_in_flight=1) for each in pool.backends)
             async with running(replace(pool, backends=seats, queue=Queue(timeout=PATIENCE_S))) as proxy:
-                account = proxy.plane._plane.snapshot.pools["p"].account
-                of_b0, of_b1 = key_of(proxy, "b0"), key_of(proxy, "b1")
-                long = asyncio.create_task(proxy.ask(from_user(of_b1, target="/long")))
+                account = proxy.pool.account
+                of_b0, of_b1 = proxy.key_of("b0"), proxy.key_of("b1")
+                long = asyncio.create_task(proxy.ask(request(target="/long", key=of_b1)))
                 await proxy.settled(lambda: proxy.backend_cell("b1", ledger.BACKEND_IN_FLIGHT) == 1)
-                tried = asyncio.create_task(proxy.ask(from_user(of_b0, target="/tried")))
+                tried = asyncio.create_task(proxy.ask(request(target="/tried", key=of_b0)))
                 await proxy.settled(lambda: len(account.waiting) == 1)
                 async with await asyncio.start_server(accept, sock=deaf):
-                    short = asyncio.create_task(proxy.ask(from_user(of_b0, target="/short")))
+                    short = asyncio.create_task(proxy.ask(request(target="/short", key=of_b0)))
                     await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
-                    behind = asyncio.create_task(proxy.ask(from_user(of_b0, target="/behind")))
+                    behind = asyncio.create_task(proxy.ask(request(target="/behind", key=of_b0)))
                     await proxy.settled(lambda: len(account.waiting) == 2)
                     gates[b"/short"].set()
                     assert status(await short) == status(await asyncio.wait_for(behind, 1)) == 200
@@ -220,11 +209,11 @@ async def test_an_attempt_for_which_no_seat_was_found_is_none(end: str) -> None:
         seats = (replace(pool.backends[0], max_in_flight=1), pool.backends[1])
         queue = Queue(size=0 if end == "queue_full" else 9, timeout=0.1 if end == "queue_timeout" else PATIENCE_S)
         async with running(replace(pool, backends=seats, queue=queue)) as proxy:
-            account = proxy.plane._plane.snapshot.pools["p"].account
-            first = asyncio.create_task(proxy.ask(from_user(key_of(proxy, "b0"))))
+            account = proxy.pool.account
+            first = asyncio.create_task(proxy.ask(request(key=proxy.key_of("b0"))))
             await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
             _, writer = await proxy.connect()
-            writer.write(from_user(key_of(proxy, "b1")))
+            writer.write(request(key=proxy.key_of("b1")))
             await proxy.settled(lambda: len(account.waiting) + len(proxy.lines) == 1)
             if end == "no_backend":
                 proxy.plane.adopt({"p": {"b0": OUT}})

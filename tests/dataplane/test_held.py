@@ -24,7 +24,7 @@ from tests.dataplane.harness import (
     request,
     running,
 )
-from tests.dataplane.test_last_words import on_both_loops
+from tests.loops import on_both_loops
 
 SMALL = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: echo\r\n"

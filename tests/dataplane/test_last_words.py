@@ -8,37 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import inspect
 import socket
 import struct
-from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import cast
 
 import pytest
-import uvloop
 
 from lbproxy.core import ledger
 from lbproxy.dataplane import flow
 from tests.dataplane.harness import PATIENCE_S, Plane, Talk, answer, backend, pool_of, read_head, request, running
+from tests.loops import on_both_loops
 
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: echo\r\n"
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
-# The standard library's loop and ours: how a write error is told of is a loop's own affair.
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
-
-
-def on_both_loops(scene: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @pytest.mark.parametrize("loop", LOOPS)
-    @functools.wraps(scene)
-    def test(*args: Any, loop: str, **kwargs: Any) -> None:
-        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-            runner.run(scene(*args, **kwargs))
-
-    signature = inspect.signature(scene)
-    loop = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)
-    test.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), loop])
-    return cast(Callable[..., None], test)
 
 
 class Client:

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from lbproxy.core import ledger
 from lbproxy.core.exchange import Finished
-from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import ListenerTimeouts
 from tests.dataplane.harness import PATIENCE_S, answer, answering, backend, pool_of, read_head, reload, request, running
 
@@ -28,6 +27,11 @@ class Halves:
             writer.write(b"half")
 
 
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A backend that takes requests and says nothing."""
+    await reader.read()
+
+
 async def test_a_drain_is_over_when_an_answer_that_had_begun_has_ended() -> None:
     halves = Halves()
     async with backend(halves.talk) as b0, running(pool_of(b0.port)) as proxy:
@@ -35,7 +39,7 @@ async def test_a_drain_is_over_when_an_answer_that_had_begun_has_ended() -> None
         writer.write(request(close=False))
         await reader.readuntil(b"half")
         draining = asyncio.create_task(proxy.plane.drain(PATIENCE_S))
-        await asyncio.sleep(0.01)
+        await proxy.settled(lambda: proxy.plane._plane.draining)
         halves.go.set()
         assert await asyncio.wait_for(reader.read(), 1) == b"half"
         writer.close()
@@ -112,9 +116,6 @@ async def test_what_goes_wrong_with_one_connection_at_its_deadline_leaves_the_ot
     problems: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context.get("exception")))
 
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
     async with backend(silent) as b0:
         pool = pool_of(b0.port)
         async with running(replace(pool, timeout=replace(pool.timeout, first_byte=0.2))) as proxy:
@@ -143,10 +144,8 @@ async def test_a_client_that_stops_sending_is_served_by_another_backend_than_one
         async with backend(answering(answer())) as b0:
             pool = pool_of(b0.port, deaf.getsockname()[1])
             async with running(replace(pool, timeout=replace(pool.timeout, connect=0.2))) as proxy:
-                ring = proxy.plane._plane.snapshot.pools["p"]
-                key = next(b"u%d" % n for n in range(99) if ring.owner(hash_key(b"u%d" % n)) is ring.backends["b1"])
                 reader, writer = await proxy.connect()
-                writer.write(request().replace(b"kim", key))
+                writer.write(request(key=proxy.key_of("b1")))
                 writer.write_eof()
                 assert (await reader.read())[9:12] == b"200"
                 writer.close()
@@ -156,9 +155,6 @@ async def test_a_client_that_stops_sending_is_served_by_another_backend_than_one
 
 
 async def test_a_client_that_stops_sending_is_taken_for_gone_after_a_second() -> None:
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-
     async with backend(silent) as b0, running(pool_of(b0.port)) as proxy:
         reader, writer = await proxy.connect()
         writer.write(request())

@@ -13,7 +13,6 @@ import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.account import DRAINING, OUT, SERVING
-from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import (
     AffinityCookie,
     BoundedLoad,
@@ -31,7 +30,6 @@ from lbproxy.core.spec import (
 from lbproxy.dataplane import flow, upstream
 from tests.dataplane.harness import (
     PATIENCE_S,
-    Plane,
     Talk,
     answer,
     answering,
@@ -509,7 +507,7 @@ async def test_a_dead_owner_costs_no_request() -> None:
         running(replace(pool_of(b0.port, 1, 1, 1), retry=Retry(attempts=5))) as proxy,
     ):
         for n in range(40):
-            got = await proxy.ask(request("POST", "/", b"X-User-ID: u%d\r\n" % n, b"data"))
+            got = await proxy.ask(request("POST", body=b"data", key=b"u%d" % n))
             assert parts(got)[2] == b"alive"
         assert all(line.decision in ("owner", "retry") for line in proxy.lines)
         assert any(line.decision == "retry" for line in proxy.lines)
@@ -547,10 +545,8 @@ async def test_a_further_attempt_is_counted_by_what_became_of_it() -> None:
         assert parts(await proxy.ask(request()))[0] == 503
         assert proxy.retries("status", "failure") == 1  # the answer of the second was no better
     async with backend(silent) as b0, running(pool_of(1, b0.port)) as proxy:
-        pool = proxy.plane._plane.snapshot.pools["p"]
-        key = next(b"u%d" % n for n in range(100) if pool.owner(hash_key(b"u%d" % n)) is pool.backends["b0"])
         _, writer = await proxy.connect()
-        writer.write(request("GET", "/", b"X-User-ID: %b\r\n" % key))
+        writer.write(request(key=proxy.key_of("b0")))
         await arrived.wait()
         assert proxy.retries("connect", "abandoned") == 0  # it is under way
         writer.close()
@@ -643,7 +639,7 @@ async def test_keys_decide_and_requests_without_one_are_balanced() -> None:
         running(pool_of(b0.port, b1.port)) as proxy,
     ):
         for user in (b"kim", b"eve", b"leo"):
-            assert len({await proxy.ask(request("GET", "/", b"X-User-ID: " + user + b"\r\n")) for _ in range(4)}) == 1
+            assert len({await proxy.ask(request(key=user)) for _ in range(4)}) == 1
         plain = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
         for extra in (b"", b"X-User-ID: \r\n"):
             bodies = [parts(await proxy.ask(plain + extra + b"\r\n"))[2] for _ in range(10)]
@@ -734,23 +730,16 @@ async def test_a_swap_keeps_what_stays_and_closes_what_goes() -> None:
     ):
         owners = {}
         for n in range(20):
-            owners[n] = parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2]
+            owners[n] = parts(await proxy.ask(request(key=b"u%d" % n)))[2]
         assert set(owners.values()) == {b"0", b"1"}
         reload(proxy, replace(proxy.config, pools=(pool_of(b0.port),)))
         await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 1)
         for n in range(20):
-            assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == b"0"
+            assert parts(await proxy.ask(request(key=b"u%d" % n)))[2] == b"0"
         assert len(b0.received) == 1
         reload(proxy, proxy.config, 3)
         for n in range(20):
-            assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == owners[n]
-
-
-def key_of_b0(proxy: Plane) -> bytes:
-    """The line that gives a request, which has one key already, a key that "b0" owns."""
-    pool = proxy.plane._plane.snapshot.pools["p"]
-    owners = [pool.owner(hash_key(b"kim, u%d" % n)) for n in range(100)]
-    return b"X-User-ID: u%d\r\n" % [each and each.name for each in owners].index("b0")
+            assert parts(await proxy.ask(request(key=b"u%d" % n)))[2] == owners[n]
 
 
 @pytest.mark.parametrize("is_pool_gone", [False, True])
@@ -767,10 +756,10 @@ async def test_what_leaves_and_comes_back_with_its_exchanges_is_counted_once(is_
         only_second = replace(whole, backends=whole.backends[1:])
         other = replace(only_second, name="q")
         async with running(whole, other) as proxy:
-            line = key_of_b0(proxy)
+            asking = request(key=proxy.key_of("b0"))
             routes = (Route("q"),) if is_pool_gone else proxy.config.routes
             pools = (other,) if is_pool_gone else (only_second, other)
-            asked = [asyncio.create_task(proxy.ask(request("GET", "/", line))) for _ in range(3)]
+            asked = [asyncio.create_task(proxy.ask(asking)) for _ in range(3)]
 
             def held() -> int:
                 return proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT)
@@ -781,9 +770,9 @@ async def test_what_leaves_and_comes_back_with_its_exchanges_is_counted_once(is_
             assert held() == 3
             reload(proxy, proxy.config, 4)
             assert held() == 3
-            asked.append(asyncio.create_task(proxy.ask(request("GET", "/", line))))
+            asked.append(asyncio.create_task(proxy.ask(asking)))
             await proxy.settled(lambda: held() == 4)
-            assert proxy.plane._plane.snapshot.pools["p"].account.in_flight == 4
+            assert proxy.pool.account.in_flight == 4
             may_answer.set()
             assert all([(await each).endswith(b"late") for each in asked])
             await proxy.settled(lambda: held() == 0)
@@ -803,7 +792,7 @@ async def test_a_backend_at_a_new_address_is_a_new_machine_with_the_old_keys() -
     ):
 
         async def served() -> list[bytes]:
-            return [parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] for n in range(20)]
+            return [parts(await proxy.ask(request(key=b"u%d" % n)))[2] for n in range(20)]
 
         before = await served()
         assert set(before) == {b"old", b"1"}
@@ -854,7 +843,7 @@ async def test_what_is_full_waits_and_is_served_in_order_or_told_when_to_come_ba
             first = asyncio.create_task(proxy.ask(request("GET", "/1")))
             await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
             second = asyncio.create_task(proxy.ask(request("GET", "/2")))
-            account = proxy.plane._plane.snapshot.pools["p"].account
+            account = proxy.pool.account
             await proxy.settled(lambda: len(account.waiting) == 1)
             third = asyncio.create_task(proxy.ask(request("GET", "/3")))
             await proxy.settled(lambda: len(account.waiting) == 2)
@@ -894,7 +883,7 @@ async def test_a_backend_has_no_more_connections_than_it_may() -> None:
         pool = pool_of(b0.port)
         two_connections = replace(pool.backends[0], max_connections=2)
         async with running(replace(pool, backends=(two_connections,), queue=Queue(size=9, timeout=5.0))) as proxy:
-            account = proxy.plane._plane.snapshot.pools["p"].account
+            account = proxy.pool.account
             asked = [asyncio.create_task(proxy.ask(request("GET", f"/{number}"))) for number in range(5)]
             await proxy.settled(lambda: len(account.waiting) == 3)
             for _ in asked:
@@ -924,7 +913,7 @@ async def test_states_from_the_control_plane_decide_who_is_asked() -> None:
     ):
 
         async def served() -> list[bytes]:
-            return [parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] for n in range(20)]
+            return [parts(await proxy.ask(request(key=b"u%d" % n)))[2] for n in range(20)]
 
         before = await served()
         assert set(before) == {b"0", b"1"}
@@ -972,17 +961,17 @@ async def test_retries_on_configured_statuses_and_on_a_try_that_takes_too_long()
         running(replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(503,)))) as proxy,
     ):
         for n in range(20):
-            assert parts(await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)))[2] == b"good"
+            assert parts(await proxy.ask(request(key=b"u%d" % n)))[2] == b"good"
         assert proxy.retries("status", "success") > 0
         assert proxy.retries("status", "failure") == 0
-        posts = {parts(await proxy.ask(request("POST", "/", b"X-User-ID: u%d\r\n" % n)))[0] for n in range(20)}
+        posts = {parts(await proxy.ask(request("POST", key=b"u%d" % n)))[0] for n in range(20)}
         assert posts == {200, 503}
     async with (
         backend(slow) as b0,
         backend(answering(answer(b"good"))) as b1,
         running(replace(pool_of(b0.port, b1.port), retry=Retry(per_try=0.1))) as proxy,
     ):
-        got = await asyncio.gather(*(proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n)) for n in range(20)))
+        got = await asyncio.gather(*(proxy.ask(request(key=b"u%d" % n)) for n in range(20)))
         assert {parts(response)[2] for response in got} == {b"good"}
         assert proxy.retries("timeout", "success") > 0
 
@@ -1017,10 +1006,10 @@ async def test_pins_and_the_limit_of_one_key() -> None:
         ) as proxy,
     ):
         for key, body in ((b"vip", b"1"), (b"eu-1", b"0"), (b"eu-2", b"0")):
-            assert parts(await proxy.ask(request().replace(b"kim", key)))[2] == body
+            assert parts(await proxy.ask(request(key=key)))[2] == body
         assert {line.decision for line in proxy.lines} == {"pinned"}
         proxy.plane.adopt({"p": {"b0": OUT}})
-        assert parts(await proxy.ask(request().replace(b"kim", b"eu-1")))[0] == 503
+        assert parts(await proxy.ask(request(key=b"eu-1")))[0] == 503
         assert proxy.lines[-1].reason == "pin_down"
     async with backend(silent) as b0, running(replace(pool_of(b0.port), hot_keys=HotKeys(max_in_flight=2))) as proxy:
         waiting = [asyncio.create_task(proxy.ask(request())) for _ in range(2)]
@@ -1043,7 +1032,7 @@ async def test_a_session_with_a_cookie_stays_when_the_ring_changes() -> None:
     ):
         homes: dict[bytes, bytes] = {}
         for n in range(12):
-            got = await proxy.ask(request("GET", "/", b"X-User-ID: u%d\r\n" % n))
+            got = await proxy.ask(request(key=b"u%d" % n))
             homes[got.partition(b"Set-Cookie: ")[2].partition(b";")[0]] = parts(got)[2]
         assert set(homes.values()) == {b"0", b"1"}
         grown = replace(proxy.config.pools[0], backends=pool_of(b0.port, b1.port, b2.port).backends)
@@ -1141,7 +1130,7 @@ async def test_a_request_that_is_refused_while_it_waits_for_a_seat_never_reaches
             await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
             reader, writer = await proxy.connect()
             writer.write(request("POST", "/refused", b"Transfer-Encoding: chunked\r\n", close=False) + b"3\r\nabc\r\n")
-            account = proxy.plane._plane.snapshot.pools["p"].account
+            account = proxy.pool.account
             await proxy.settled(lambda: len(account.waiting) == 1)
             if end == "stops":
                 writer.write_eof()
@@ -1315,7 +1304,7 @@ async def test_a_request_whose_first_backend_is_dead_waits_for_a_seat_of_another
         few_seats = replace(pool.backends[0], max_in_flight=2)
         waiting = replace(pool, backends=(few_seats, pool.backends[1]), queue=Queue(size=100, timeout=PATIENCE_S))
         async with running(waiting) as proxy:
-            users = [request("GET", "/", b"X-User-ID: u%d\r\n" % n) for n in range(30)]
+            users = [request(key=b"u%d" % n) for n in range(30)]
             got = await asyncio.gather(*map(proxy.ask, users))
             assert {parts(response)[0] for response in got} == {200}
             assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
@@ -1356,23 +1345,20 @@ async def test_a_body_that_comes_while_its_request_waits_after_a_failed_attempt_
         one_seat = replace(pool.backends[0], max_in_flight=1)
         waiting = replace(pool, backends=(one_seat, pool.backends[1]), queue=Queue(timeout=PATIENCE_S))
         async with running(waiting) as proxy:
-            ring = proxy.plane._plane.snapshot.pools["p"]
-            of_dead = next(b"u%d" % n for n in range(100) if ring.owner(hash_key(b"u%d" % n)) is ring.backends["b1"])
-            of_busy = next(b"u%d" % n for n in range(100) if ring.owner(hash_key(b"u%d" % n)) is ring.backends["b0"])
-            first = asyncio.create_task(proxy.ask(request("GET", "/busy").replace(b"kim", of_busy)))
+            of_dead, of_busy = proxy.key_of("b1"), proxy.key_of("b0")
+            first = asyncio.create_task(proxy.ask(request("GET", "/busy", key=of_busy)))
             await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
             reader, writer = await proxy.connect()
             length = b"Transfer-Encoding: chunked\r\n" if framing == "chunked" else b"Content-Length: 10\r\n"
-            head = request("POST", "/one", length, close=False).replace(b"kim", of_dead)
+            head = request("POST", "/one", length, close=False, key=of_dead)
             writer.write(head + (b"3\r\nabc\r\n" if framing == "chunked" else b"abc"))
-            account = ring.account
-            await proxy.settled(lambda: len(account.waiting) == 1)
+            await proxy.settled(lambda: len(proxy.pool.account.waiting) == 1)
             if framing == "stops":
                 writer.write_eof()
                 assert parts(await reader.read())[0] == 400
             else:
                 writer.write(b"7\r\ndefghij\r\n0\r\n\r\n" if framing == "chunked" else b"defghij")
-                writer.write(request("GET", "/two").replace(b"kim", of_busy))
+                writer.write(request("GET", "/two", key=of_busy))
             await asyncio.sleep(0.05)
             gate.set()
             assert parts(await first)[2] == b"/busy"

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from tests.dataplane.harness import answer, backend, pool_of, read_head, running
-from tests.dataplane.test_last_words import on_both_loops
+from tests.loops import on_both_loops
 from tests.test_hardening import no_exceptions
 
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"

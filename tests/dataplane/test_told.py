@@ -12,9 +12,8 @@ import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.account import OUT
-from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import HeaderPolicy, PoolSpec, Queue, Sticky
-from tests.dataplane.harness import Plane, answer, answering, backend, pool_of, request, running
+from tests.dataplane.harness import answer, answering, backend, pool_of, request, running
 
 TELLING = HeaderPolicy(debug=True)
 HERE = ("127.0.0.0/8",)
@@ -100,9 +99,9 @@ async def test_a_retry_that_waited_for_a_seat_in_vain_is_a_retry() -> None:
             pool = replace(pool, backends=(pool.backends[0], replace(pool.backends[1], max_in_flight=1)))
             async with running(pool, headers=TELLING, trusted=HERE) as proxy:
                 _, writer = await proxy.connect()
-                writer.write(keyed(proxy, "b1"))
+                writer.write(request(key=proxy.key_of("b1")))
                 await proxy.settled(lambda: proxy.backend_cell("b1", ledger.BACKEND_IN_FLIGHT) == 1)
-                found = told(await proxy.ask(keyed(proxy, "b0")))
+                found = told(await proxy.ask(request(key=proxy.key_of("b0"))))
                 writer.close()
                 silent.set()
     assert found == {
@@ -111,14 +110,6 @@ async def test_a_retry_that_waited_for_a_seat_in_vain_is_a_retry() -> None:
         "X-LB-Decision": "retry:1",
         "X-LB-Reason": "queue_timeout",
     }
-
-
-def keyed(proxy: Plane, name: str) -> bytes:
-    """A request whose key this backend owns."""
-    pool = proxy.plane._plane.snapshot.pools["p"]
-    keys = (b"u%d" % n for n in range(100))
-    key = next(key for key in keys if pool.owner(hash_key(key)) is pool.backends[name])
-    return request().replace(b"kim", key)
 
 
 async def test_the_next_answer_on_the_connection_says_nothing_of_the_last() -> None:

@@ -102,7 +102,7 @@ async def test_tunnels_count_as_their_weight_and_no_more(weight: float) -> None:
             tunnels.append(await tunnel(proxy))
             await until_held(proxy, int(round(weight * number, 6)))
             assert upgraded(proxy) == (number, number)
-        assert proxy.plane._plane.snapshot.pools["p"].account.meter.held == {}
+        assert proxy.pool.account.meter.held == {}
         while tunnels:
             await tunnels.pop().end()
             left = len(tunnels)
@@ -133,7 +133,7 @@ async def test_who_waits_for_a_seat_has_it_when_its_holder_becomes_a_tunnel() ->
             writer.write(request("GET", "/", UPGRADE, close=False))
             await proxy.settled(lambda: held(proxy) == (1, 1))
             waiting = asyncio.create_task(proxy.ask(request()))
-            account = proxy.plane._plane.snapshot.pools["p"].account
+            account = proxy.pool.account
             await proxy.settled(lambda: len(account.waiting) == 1)
             switch.set()
             assert b"101" in await read_head(reader)
@@ -151,7 +151,7 @@ async def test_who_waits_for_a_seat_has_it_when_a_tunnel_of_weight_ends() -> Non
             first, second = await tunnel(proxy), await tunnel(proxy)
             await until_held(proxy, 2)
             waiting = asyncio.create_task(proxy.ask(request()))
-            account = proxy.plane._plane.snapshot.pools["p"].account
+            account = proxy.pool.account
             await proxy.settled(lambda: len(account.waiting) == 1)
             await first.end()
             assert (await asyncio.wait_for(waiting, PATIENCE_S)).startswith(b"HTTP/1.1 200")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-import uvloop
 
 from lbproxy.core import ledger
 from lbproxy.core.exchange import IDLE
 from lbproxy.dataplane.upstream import Upstream
 from tests.dataplane.harness import Plane, answer, answering, backend, pool_of, read_head, request, running
+from tests.loops import on_both_loops
 
 
 class Observed:
@@ -68,55 +67,49 @@ async def test_an_answer_has_been_counted_when_it_is_sent() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, 50_000])
-def test_answers_to_many_clients_in_one_turn_each_reach_their_own(size: int) -> None:
+@on_both_loops
+async def test_answers_to_many_clients_in_one_turn_each_reach_their_own(size: int) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             head = await read_head(reader)
             path = head.split(b" ")[1]
             writer.write(answer(path + b"x" * size))
 
-    async def main() -> None:
-        async with backend(talk) as served, running(pool_of(served.port)) as plane:
+    async with backend(talk) as served, running(pool_of(served.port)) as plane:
 
-            async def client(name: int) -> None:
-                reader, writer = await plane.connect()
-                for turn in range(20):
-                    path = b"/%d-%d-" % (name, turn)
-                    writer.write(b"GET %b HTTP/1.1\r\nHost: a\r\nX-User-ID: %d\r\n\r\n" % (path, name))
-                    await read_head(reader)
-                    assert await reader.readexactly(len(path) + size) == path + b"x" * size
-                writer.close()
+        async def client(name: int) -> None:
+            reader, writer = await plane.connect()
+            for turn in range(20):
+                path = b"/%d-%d-" % (name, turn)
+                writer.write(b"GET %b HTTP/1.1\r\nHost: a\r\nX-User-ID: %d\r\n\r\n" % (path, name))
+                await read_head(reader)
+                assert await reader.readexactly(len(path) + size) == path + b"x" * size
+            writer.close()
 
-            await asyncio.gather(*(client(name) for name in range(30)))
-            assert plane.pool_cell(ledger.POOL_REQUESTS + 1) == 600
-
-    uvloop.run(main())
-    asyncio.run(main())
+        await asyncio.gather(*(client(name) for name in range(30)))
+        assert plane.pool_cell(ledger.POOL_REQUESTS + 1) == 600
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_client_that_ends_or_is_gone_while_its_answer_waits(is_closed: bool) -> None:
+@on_both_loops
+async def test_a_client_that_ends_or_is_gone_while_its_answer_waits(is_closed: bool) -> None:
     """The client's end, and the answer, come in one turn; its descriptor may be somebody else's by the turn's end."""
 
-    async def main() -> None:
-        async with backend(answering(answer(b"hello"))) as served, running(pool_of(served.port)) as plane:
-            for _ in range(50):
-                reader, writer = await plane.connect()
-                writer.write(request(close=False))
-                if is_closed:
-                    writer.transport.abort()
-                    continue
-                writer.write_eof()
-                assert (await reader.read()).endswith(b"hello")
-                writer.close()
+    async with backend(answering(answer(b"hello"))) as served, running(pool_of(served.port)) as plane:
+        for _ in range(50):
+            reader, writer = await plane.connect()
+            writer.write(request(close=False))
             if is_closed:
-                reader, writer = await plane.connect()
-                writer.write(request("HEAD", close=False))
-                writer.write_eof()
-                assert (await reader.read()).count(b"HTTP/1.1") == 1
-
-    uvloop.run(main())
-    asyncio.run(main())
+                writer.transport.abort()
+                continue
+            writer.write_eof()
+            assert (await reader.read()).endswith(b"hello")
+            writer.close()
+        if is_closed:
+            reader, writer = await plane.connect()
+            writer.write(request("HEAD", close=False))
+            writer.write_eof()
+            assert (await reader.read()).count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize("event", ["speaks", "ends", "is reset"])
@@ -145,7 +138,7 @@ async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(even
             for each in plane.plane._listeners["l"].connections
             if each.exchange.target == b"/first" and each.exchange.down == IDLE
         ]
-        upstream = cast(Upstream, plane.plane._plane.snapshot.pools["p"].backends["b0"].idle[-1])
+        upstream = cast(Upstream, plane.pool.backends["b0"].idle[-1])
         client.data_received(request("POST", body=b"body"))
         assert upstream.unsent.endswith(b"body")
         if event == "speaks":
@@ -161,10 +154,8 @@ async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(even
         assert all([(await each).endswith(b"well") for each in slow])
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_too(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+@on_both_loops
+async def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_too() -> None:
     """A client that has said its end gets its answer and the end at once."""
     arrived = asyncio.Semaphore(0)
     is_time = asyncio.Event()
@@ -177,37 +168,31 @@ def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_counted_t
         writer.write(answer(b"hello"))
         await talk(reader, writer)
 
-    async def main() -> None:
-        async with backend(talk) as served, running(pool_of(served.port)) as plane:
-            connections = [await plane.connect() for _ in range(12)]
-            for _, writer in connections:
-                writer.write(request(close=False))
-                await arrived.acquire()
-            is_time.set()
-            for reader, _ in connections:
-                await reader.readuntil(b"hello")
-            is_time.clear()
-            before = plane.pool_cell(ledger.POOL_REQUESTS + 1)
-            for _, writer in connections:
-                writer.write(request(close=False))
-                writer.write_eof()
-                await arrived.acquire()
-            counts = counted_at_answers(plane)
-            is_time.set()
-            for reader, writer in connections:
-                assert (await reader.read()).endswith(b"hello")
-                writer.close()
-            assert len(counts) == 12
-            assert all(count > before + earlier for earlier, count in enumerate(counts))
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
+    async with backend(talk) as served, running(pool_of(served.port)) as plane:
+        connections = [await plane.connect() for _ in range(12)]
+        for _, writer in connections:
+            writer.write(request(close=False))
+            await arrived.acquire()
+        is_time.set()
+        for reader, _ in connections:
+            await reader.readuntil(b"hello")
+        is_time.clear()
+        before = plane.pool_cell(ledger.POOL_REQUESTS + 1)
+        for _, writer in connections:
+            writer.write(request(close=False))
+            writer.write_eof()
+            await arrived.acquire()
+        counts = counted_at_answers(plane)
+        is_time.set()
+        for reader, writer in connections:
+            assert (await reader.read()).endswith(b"hello")
+            writer.close()
+        assert len(counts) == 12
+        assert all(count > before + earlier for earlier, count in enumerate(counts))
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_the_last_answers_of_many_connections_are_counted_sent_and_followed_by_the_end(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+@on_both_loops
+async def test_the_last_answers_of_many_connections_are_counted_sent_and_followed_by_the_end() -> None:
     """Answers behind which the connection is closed wait for the end of the turn too, and the closing with them."""
     arrived = asyncio.Semaphore(0)
     is_time = asyncio.Event()
@@ -218,24 +203,20 @@ def test_the_last_answers_of_many_connections_are_counted_sent_and_followed_by_t
         await is_time.wait()
         writer.write(answer(b"x" * 5000))
 
-    async def main() -> None:
-        async with backend(talk) as served, running(pool_of(served.port)) as plane:
-            connections = [await plane.connect() for _ in range(12)]
-            for _, writer in connections:
-                writer.write(request())
-                await arrived.acquire()
-            before = list(plane.plane._listeners["l"].connections)
-            counts = counted_at_answers(plane)
-            is_time.set()
-            for reader, writer in connections:
-                octets = await reader.read()
-                assert b"Connection: close" in octets
-                assert octets.endswith(b"\r\n\r\n" + b"x" * 5000)
-                writer.close()
-            assert len(counts) == 12
-            assert all(count > earlier for earlier, count in enumerate(counts))
-            await plane.settled(lambda: plane.cell("listener", "l", column=ledger.LISTENER_OPEN) == 0)
-            assert not any(connection.unsent for connection in before)
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
+    async with backend(talk) as served, running(pool_of(served.port)) as plane:
+        connections = [await plane.connect() for _ in range(12)]
+        for _, writer in connections:
+            writer.write(request())
+            await arrived.acquire()
+        before = list(plane.plane._listeners["l"].connections)
+        counts = counted_at_answers(plane)
+        is_time.set()
+        for reader, writer in connections:
+            octets = await reader.read()
+            assert b"Connection: close" in octets
+            assert octets.endswith(b"\r\n\r\n" + b"x" * 5000)
+            writer.close()
+        assert len(counts) == 12
+        assert all(count > earlier for earlier, count in enumerate(counts))
+        await plane.settled(lambda: plane.cell("listener", "l", column=ledger.LISTENER_OPEN) == 0)
+        assert not any(connection.unsent for connection in before)
