@@ -169,6 +169,7 @@ class Log:
         self.reports: list[str] = []
         spec = AccessLogSpec(path, "json" if format == "json" else "combined")
         self.log = AccessLog(spec, self.cells, 2, self.reports.append)
+        self.note = self.log.note
 
     @property
     def dropped(self) -> int:
@@ -190,7 +191,7 @@ def test_all_lines_arrive_in_order(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = Log(str(path))
     for number in range(3000):
-        log.log.note(as_finished(target=b"%d" % number))
+        log.note(as_finished(target=b"%d" % number))
     log.log.close()
     assert requests(path) == list(range(3000))
     assert log.dropped == 0
@@ -201,7 +202,7 @@ async def test_a_timer_writes_what_a_quiet_proxy_logs(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = Log(str(path))
     log.log.start(asyncio.get_running_loop())
-    log.log.note(as_finished(target=b"1"))
+    log.note(as_finished(target=b"1"))
     end = time.monotonic() + 5
     while not path.stat().st_size:
         assert time.monotonic() < end
@@ -213,10 +214,10 @@ async def test_a_timer_writes_what_a_quiet_proxy_logs(tmp_path: Path) -> None:
 def test_after_a_rotation_the_old_file_has_the_old_lines_and_a_new_one_the_new(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = Log(str(path))
-    log.log.note(as_finished(target=b"1"))
+    log.note(as_finished(target=b"1"))
     path.rename(tmp_path / "access.log.1")
     log.log.reopen()
-    log.log.note(as_finished(target=b"2"))
+    log.note(as_finished(target=b"2"))
     log.log.close()
     assert requests(tmp_path / "access.log.1") == [1]
     assert requests(path) == [2]
@@ -226,13 +227,13 @@ def test_a_reopening_that_fails_goes_on_with_the_old_file_and_is_reported_once(t
     folder = tmp_path / "logs"
     folder.mkdir()
     log = Log(str(folder / "access.log"))
-    log.log.note(as_finished(target=b"1"))
+    log.note(as_finished(target=b"1"))
     folder.rename(tmp_path / "moved")
     log.log.reopen()
     sink = log.log._sink
     assert sink is not None
     until(lambda: bool(sink.problem))
-    log.log.note(as_finished(target=b"2"))
+    log.note(as_finished(target=b"2"))
     log.log.flush()
     log.log.flush()
     log.log.close()
@@ -247,16 +248,16 @@ def test_a_path_that_cannot_be_opened_is_an_error_at_once(tmp_path: Path) -> Non
 
 def test_a_new_specification_is_followed(tmp_path: Path) -> None:
     log = Log(str(tmp_path / "a"))
-    log.log.note(as_finished(target=b"1"))
+    log.note(as_finished(target=b"1"))
     log.log.reconfigure(AccessLogSpec(str(tmp_path / "b"), "combined"))
-    log.log.note(as_finished(target=b"2"))
+    log.note(as_finished(target=b"2"))
     with pytest.raises(FileNotFoundError):
         log.log.reconfigure(AccessLogSpec(str(tmp_path / "missing" / "c")))
-    log.log.note(as_finished(target=b"3"))
+    log.note(as_finished(target=b"3"))
     log.log.reconfigure(AccessLogSpec(""))
-    log.log.note(as_finished(target=b"4"))
+    log.note(as_finished(target=b"4"))
     log.log.reconfigure(AccessLogSpec(str(tmp_path / "a")))
-    log.log.note(as_finished(target=b"5"))
+    log.note(as_finished(target=b"5"))
     log.log.close()
     assert requests(tmp_path / "a") == [1, 5]
     assert [line.split()[6] for line in (tmp_path / "b").read_text().splitlines()] == ["2", "3"]
@@ -294,7 +295,7 @@ def test_a_full_pipe_drops_lines_and_counts_them_and_blocks_nothing(
     longest = 0.0
     for number in range(logged):
         before = time.perf_counter()
-        log.log.note(as_finished(target=b"%d" % number))
+        log.note(as_finished(target=b"%d" % number))
         longest = max(longest, time.perf_counter() - before)
     assert longest < 0.5
     assert log.dropped > 0
@@ -305,7 +306,7 @@ def test_a_full_pipe_drops_lines_and_counts_them_and_blocks_nothing(
     while sink.written_lines < sink.handed_lines:
         assert time.monotonic() < end
         seen += read_all(reader)
-    log.log.note(as_finished(target=b"%d" % logged))
+    log.note(as_finished(target=b"%d" % logged))
     log.log.close()
     seen += read_all(reader)
     numbers = [int(json.loads(line)["target"]) for line in seen.splitlines()]
@@ -322,7 +323,7 @@ def test_closing_does_not_wait_for_a_pipe_that_stays_full(
     path, reader = fifo
     log = Log(path)
     for _ in range(1000):
-        log.log.note(as_finished())
+        log.note(as_finished())
     before = time.monotonic()
     log.log.close()
     assert time.monotonic() - before < 1.0
@@ -335,7 +336,7 @@ def test_a_sink_without_a_reader_is_reported(fifo: tuple[str, int]) -> None:
     spare = os.dup(reader)
     os.dup2(os.open(os.devnull, os.O_RDONLY), reader)
     os.close(spare)
-    log.log.note(as_finished())
+    log.note(as_finished())
     log.log.flush()
     sink = log.log._sink
     assert sink is not None
@@ -363,7 +364,7 @@ sys.path[:0] = {places!r}
 from tests.test_access_log import Log, as_finished
 log = Log(sys.argv[1])
 for number in range(4000):
-    log.log.note(as_finished(target=b"%d" % number, fields={{b"user-agent": sys.argv[2].encode() * (number % 300)}}))
+    log.note(as_finished(target=b"%d" % number, fields={{b"user-agent": sys.argv[2].encode() * (number % 300)}}))
 log.log.close()
 sys.exit(log.dropped)
 """

@@ -16,13 +16,10 @@ from hypothesis import strategies as st
 from lbproxy.core.exchange import Finished
 from lbproxy.core.hashing import hash_key
 from lbproxy.observe.names import LONGEST, MOST_KEPT, KeyNames, NameFinder, pack_names, unpack_names
+from tests.exchanges import ended
 from tests.running import PATIENCE_S, Backends, Proxy, backend_list, in_thread
 
 NAME = "<ann & bob>"
-
-
-def ended(key: bytes | None) -> Finished:
-    return cast(Finished, SimpleNamespace(key=key))
 
 
 class Loop:
@@ -50,7 +47,7 @@ class Found:
 
     def serve(self, *keys: bytes | None) -> None:
         for key in keys:
-            self.finder(ended(key))
+            self.finder(ended(key=key))
 
 
 def test_a_name_is_taken_from_the_next_request_once_it_is_wanted_and_told_once() -> None:

@@ -78,7 +78,6 @@ def test_no_table_is_cut_off_where_it_could_be_scrolled(browser: Browser, served
     visit(browser, served, size)
     cut = "[...document.querySelectorAll('.scroll')].filter((each) => each.scrollWidth > each.clientWidth).length"
     assert browser.run(f"return {cut}") == 0
-
     assert "98,765,432,109" in text(browser, ".workers")
     assert not (wrong := overflowing(browser)), "\n".join(wrong)
     assert not (wrong := overlapping(browser)), "\n".join(wrong)
