@@ -443,8 +443,8 @@ class Headers(Section):
     )
     debug_headers: Truth = Field(
         default=False,
-        description="Whether responses to `trusted_proxies` carry `X-LB-Backend` and `X-LB-Decision`, who answered and "
-        "why, and the proxy's own `X-LB-Reason`, why nobody did, beside whom it asked last.",
+        description="Whether responses to `trusted_proxies` carry `X-LB-Backend` and `X-LB-Decision`: who answered and "
+        "why. Those that the proxy makes itself name whom it asked last, and say in `X-LB-Reason` why nobody answered.",
     )
 
 
