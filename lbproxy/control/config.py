@@ -91,8 +91,8 @@ class ConfigError(Exception):
 class Findings:
     """What came of reading a file: the `file` itself unless there are `problems`, which are those of the text.
 
-    `unfit` are problems with the files that it names, `denied` those of them that are nothing but a permission that
-    whoever looked does not have.
+    `unfit` are problems with the files that it names, except for those that are nothing but a permission that whoever
+    looked does not have: these are `denied`.
     """
 
     file: File | None
@@ -143,13 +143,15 @@ def examine(path: str | os.PathLike[str], looks_at_files: bool = True) -> Findin
     if tree.root is None or not looks_at_files:
         return found
     troubles = _besides(tree, check_named_files(tree.root))
-    unfit = _problems(name, text, [trouble for trouble in troubles if not trouble.is_denied])
-    return replace(found, unfit=unfit, denied=_problems(name, text, [each for each in troubles if each.is_denied]))
+    unfit = [trouble for trouble in troubles if not trouble.is_denied]
+    denied = [trouble for trouble in troubles if trouble.is_denied]
+    return replace(found, unfit=_problems(name, text, unfit), denied=_problems(name, text, denied))
 
 
 def _examined(tree: Tree, text: str, name: str) -> Findings:
+    """What came of the text alone."""
     if tree.root is None and not tree.troubles:
-        return Findings(None, (Problem(name, 0, 0, "", "is empty"),))
+        return Findings(None, (_of_file(name, "is empty"),))
     file, found = check_tree(tree.root) if tree.root is not None else (None, [])
     problems = _problems(name, text, tree.troubles + _besides(tree, found))
     return Findings(None if problems else file, problems)
@@ -179,16 +181,21 @@ def _content(name: str) -> bytes:
                 raise IsADirectoryError
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError([Problem(name, 0, 0, "", "there is no such file")]) from None
+        raise ConfigError([_of_file(name, "there is no such file")]) from None
     except IsADirectoryError:
-        raise ConfigError([Problem(name, 0, 0, "", "is a directory")]) from None
+        raise ConfigError([_of_file(name, "is a directory")]) from None
     except PermissionError:
-        raise ConfigError([Problem(name, 0, 0, "", "may not be read: permission denied")]) from None
+        raise ConfigError([_of_file(name, "may not be read: permission denied")]) from None
     except (OSError, ValueError) as error:
-        raise ConfigError([Problem(name, 0, 0, "", f"cannot be read: {_reason(error)}")]) from None
+        raise ConfigError([_of_file(name, f"cannot be read: {_reason(error)}")]) from None
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError([Problem(name, 0, 0, "", f"is larger than {MAX_FILE_BYTES >> 20} MiB")])
+        raise ConfigError([_of_file(name, f"is larger than {MAX_FILE_BYTES >> 20} MiB")])
     return content
+
+
+def _of_file(name: str, message: str) -> Problem:
+    """A problem of the file itself."""
+    return Problem(name, 0, 0, "", message)
 
 
 def _reason(error: Exception) -> str:
