@@ -1,6 +1,6 @@
 """What a configuration needs around it: whether a start would find the files that it names, and the extra `otel`.
 
-It looks and changes nothing: a log is not opened, a socket is not connected to. Both `lbproxy check` and the start of
+Looking changes nothing: a log is not opened, a socket is not connected to. Both `lbproxy check` and the start of
 `lbproxy run` ask here, so that they say the same. What is not known before the start: whether somebody reads a named
 pipe, whether a socket's address is in use, whether a disk is full.
 
@@ -24,7 +24,8 @@ from lbproxy.control.token import NoToken, read_token
 from lbproxy.control.tree import Path
 from lbproxy.core.spec import TracingSpec
 
-NO_FILE: Final = ("", "-")  # no access log, and stdout
+_NO_FILE: Final = ("", "-")  # no access log, and stdout
+_FOR_ITS_USER: Final = "see that the user that lbproxy runs as may"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ def look(data: object) -> Iterator[Fault]:
 
 
 def _extra(data: object) -> Iterator[Fault]:
+    """What is wrong if spans are to be sent and the libraries for that are not installed."""
     given = mapping_in(data, "tracing").get("otlp")
     tracing = valid(Tracing, {"otlp": given})
     if tracing is not None and tracing.otlp:
@@ -68,7 +70,7 @@ def _named(data: object) -> Iterator[tuple[Path, str, Callable[[str], Wrong | No
             yield ("admin", name), file, judge
     access = mapping_in(mapping_in(data, "log"), "access")
     log = valid(AccessLog, {"path": access["path"]}) if "path" in access else None
-    if log is not None and log.path not in NO_FILE:
+    if log is not None and log.path not in _NO_FILE:
         yield ("log", "access", "path"), log.path, judge_log
 
 
@@ -123,9 +125,6 @@ def _judge_folder(folder: str) -> Wrong | None:
     if not stat.S_ISDIR(mode):
         return Wrong(f"{folder} is no directory: name a file in one")
     return None if _may(folder, os.W_OK | os.X_OK) else _not_allowed(folder, f"may not make files in {folder}")
-
-
-_FOR_ITS_USER: Final = "see that the user that lbproxy runs as may"
 
 
 def _out_of_reach(path: str, error: OSError) -> Wrong:

@@ -132,9 +132,7 @@ async def check(target: Target, session: aiohttp.ClientSession | None = None) ->
             return UNABLE
         is_later = isinstance(error, aiohttp.ClientError) and not isinstance(error, aiohttp.ClientConnectorError)
         return "protocol" if is_later else "connect"
-    except aiohttp.ClientError:
-        return "protocol"
-    except Exception:
+    except Exception:  # whatever an answer can bring aiohttp to raise
         return "protocol"
 
 

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Final, final
 
-MOST_TOKEN_BYTES: Final = 4096
+_MOST_BYTES: Final = 4096
 
 
 @final
@@ -24,7 +24,7 @@ def read_token(path: str) -> bytes:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise NoToken("the token file is no regular file")
-            token = file.read(MOST_TOKEN_BYTES).strip()
+            token = file.read(_MOST_BYTES).strip()
     except OSError as error:
         raise NoToken(f"the token file cannot be read: {error.strerror}", isinstance(error, PermissionError)) from None
     if not token:

@@ -18,10 +18,10 @@ from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import DECISIONS
 
 LINE_MAX: Final = 4096
-MEMO_LIMIT: Final = 4096
+_MEMO_LIMIT: Final = 4096
 # Visible ASCII and space, without the quote and the backslash.
 SAFE: Final = bytes(octet for octet in range(0x20, 0x7F) if octet not in b'"\\')
-CUT: Final = "..."
+_CUT: Final = b"..."
 # How much of each value stays in a line that is too long, tried in this order.
 _LIMITS: Final = (1024, 256, 64)
 
@@ -67,7 +67,7 @@ class _Memo(dict[str, bytes]):
         self._escape = escape
 
     def __missing__(self, text: str) -> bytes:
-        if len(self) >= MEMO_LIMIT:
+        if len(self) >= _MEMO_LIMIT:
             self.clear()
         escaped = self[text] = self._escape(text.encode("utf-8", "surrogateescape"))
         return escaped
@@ -89,7 +89,7 @@ def _bare_text(value: bytes) -> bytes:
 
 
 def _cut(value: bytes, limit: int) -> bytes:
-    return value if len(value) <= limit else value[:limit] + CUT.encode()
+    return value if len(value) <= limit else value[:limit] + _CUT
 
 
 # The values that many exchanges share: minor version, status, pool, backend, decision, reason, attempts, upgraded.
@@ -130,6 +130,7 @@ class Lines:
         return self._escaped_line(template, x, (method, host, target, request_id, agent, referer), key)
 
     def _escaped_line(self, template: bytes, x: Finished, values: tuple[bytes, ...], key: bytes | None) -> bytes:
+        """The line with what the client chose escaped, and cut until the line is short enough."""
         line = b""
         for limit in (sys.maxsize, *_LIMITS):
             method, host, target, request_id, agent, referer = [self._escape(_cut(value, limit)) for value in values]
@@ -140,7 +141,7 @@ class Lines:
         return line
 
     def _learn(self, common: _Common) -> bytes:
-        if len(self._templates) >= MEMO_LIMIT:
+        if len(self._templates) >= _MEMO_LIMIT:
             self._templates.clear()
         minor, status, pool, backend, decision, reason, attempts, upgraded = common
         word = _WORDS[decision] if decision >= 0 else b""
