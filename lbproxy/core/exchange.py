@@ -1,4 +1,4 @@
-"""One request with its response: how far it got, and what is therefore still possible.
+"""One request with its response: how far it got, what is therefore still possible, and what is told when it has ended.
 
 An exchange has two sides. The downstream side says how much of the request has come from the client:
 
@@ -67,7 +67,7 @@ WHEN_CLIENT_LEAVES: Final[Table] = (
     (IGNORE, IGNORE, IGNORE, IGNORE, IGNORE, IGNORE),  # gone
 )
 
-
+# Of a request whose head has not been read.
 NO_SHAPE: Final = RequestShape((), frozenset())
 
 
@@ -81,7 +81,7 @@ class Finished:
     `referer` are the request's User-Agent and Referer, b"" when there is none. `trace_id` is what the backend was told,
     b"" when the policy is to pass on what comes. `trace` None: its spans are told to nobody. `path` is the target in
     origin-form. `peer` is who connected, `client` who that one speaks for. `started` and `sent` are the monotonic
-    seconds at which the request came and at which its last attempt was sent.
+    seconds at which the request came and at which its last attempt was sent. `shape` and `values` are its header.
     """
 
     __slots__ = (
