@@ -32,28 +32,14 @@ from tests.wire.expect import (
     status,
 )
 
-EXPECT = "Expect: 100-continue"
 CONTINUE = raw("HTTP/1.1 100 Continue")
 EARLY = raw("HTTP/1.1 103 Early Hints", "Link: </a.css>; rel=preload", "X-Hint: 1")
-
-
-def _at_most_one_100(seen: Seen) -> str:
-    codes = [message.status for message in seen.interim]
-    return "" if codes in ([], [100]) else f"the interim answers are {codes}"
-
-
-def _some_100(seen: Seen) -> str:
-    codes = [message.status for message in seen.interim]
-    return "" if 100 in codes else f"the interim answers are {codes}"
 
 
 def _has_link(seen: Seen) -> str:
     links = [message.values(b"Link") for message in seen.interim]
     return "" if links == [[b"</a.css>; rel=preload"]] else f"the Link lines are {links}"
 
-
-at_most_one_100 = holds("100 comes once or not at all", _at_most_one_100)
-some_100 = holds("100 comes before the body is sent", _some_100)
 
 UNASKED = [
     *(

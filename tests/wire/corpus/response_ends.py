@@ -16,6 +16,7 @@ from tests.wire.case import (
     get,
     ok,
 )
+from tests.wire.corpus.response_framing import HELLO, PROBED, chunks
 from tests.wire.expect import (
     all_of,
     answers,
@@ -27,15 +28,6 @@ from tests.wire.expect import (
     no_field,
     status,
 )
-
-HELLO = b"5\r\nhello\r\n0\r\n\r\n"
-CHUNKED = "Transfer-Encoding: chunked"
-PROBED = all_of(answers(200, 200), body(b"answer to probe", 1))
-
-
-def chunks(sent: bytes, *lines: str) -> bytes:
-    return answer("200 OK", *lines, CHUNKED, body=sent)
-
 
 # Broken chunks: whatever has been sent, the client must see that it is not the whole.
 BAD_CHUNKS = {
