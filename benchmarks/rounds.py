@@ -26,8 +26,8 @@ def run_load(load: Load, running: Fleet, rounds: int, seconds: int) -> LoadResul
     compared = running.carrying(load)
     for started in compared:
         measure(load, running, started, _WARM_UP_S)
-    names = [DIRECT] * load.direct + [started.name for started in compared]
-    taken: dict[str, list[Round]] = {name: [] for name in names}
+    taken: dict[str, list[Round]] = {DIRECT: []} if load.direct else {}
+    taken |= {started.name: [] for started in compared}
     for number in range(rounds):
         turn = number % len(compared)
         if load.direct:

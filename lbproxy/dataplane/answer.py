@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from lbproxy.core.headers import (
-    LENGTH,
-    NO_CONNECTION,
-    Shape,
-    Values,
-    connection_of,
-    with_value,
-)
+from lbproxy.core.headers import LENGTH, NO_CONNECTION, Shape, Values, connection_of, with_value
 from lbproxy.dataplane.wire import ResponseParser
 
 _WITHOUT_LENGTH: Final = frozenset((b"content-length",))

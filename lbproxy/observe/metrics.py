@@ -19,7 +19,7 @@ from lbproxy.observe.slabs import Slabs, kind_of, sums
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "lbproxy_"
-MICRO: Final = "_microseconds"
+_MICRO: Final = "_microseconds"
 
 # So many backends are told apart. Those beyond, in the order of the configuration, are added up by pool under a name
 # that no backend can have.
@@ -47,6 +47,11 @@ class Family:
     kind: Literal["counter", "gauge"]
     help: str
     samples: tuple[tuple[Labels, float], ...]
+
+
+def shown_name(metric: str) -> str:
+    """What a column's metric is called on the page, where microseconds are seconds."""
+    return PREFIX + (metric.removesuffix(_MICRO) + "_seconds" if metric.endswith(_MICRO) else metric)
 
 
 def render_family(family: Family, texts: dict[Labels, str] | None = None) -> str:
@@ -181,8 +186,8 @@ class _FamilyBuilder:
 
     def __init__(self, column: Column, slots: int) -> None:
         self._column = column
-        self._in_seconds = column.metric.endswith(MICRO)
-        self._name = PREFIX + (column.metric.removesuffix(MICRO) + "_seconds" if self._in_seconds else column.metric)
+        self._in_seconds = column.metric.endswith(_MICRO)
+        self._name = shown_name(column.metric)
         self._slots = slots if column.metric.startswith("worker_") else 0
         self._samples: list[tuple[str, int]] = []
         self._histograms: list[_Histogram] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final
 
@@ -16,7 +16,7 @@ from lbproxy.core.ledger import DURATION_BOUNDS, TABLES, RowKey, RowKind
 from lbproxy.core.snapshot import Snapshot, build_snapshot
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, PoolSpec
 from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus, process_families, snapshot_families
-from lbproxy.observe.metrics import MICRO, MOST_BACKENDS, OTHER, PREFIX, ROW_LABELS, Family, number
+from lbproxy.observe.metrics import MOST_BACKENDS, OTHER, PREFIX, ROW_LABELS, Family, number, shown_name
 
 # Labels whose values are names out of the configuration or texts, not words of a closed list.
 OPEN_LABELS: Final = frozenset(
@@ -91,16 +91,14 @@ def _row(metric: Metric) -> str:
 
 def _counted(kind: RowKind) -> Iterator[Metric]:
     """The families that the slabs count in rows of this kind."""
-    for metric, columns in groupby(TABLES[kind], attrgetter("metric")):
-        first, *others = columns
-        name = PREFIX + (metric.removesuffix(MICRO) + "_seconds" if MICRO in metric else metric)
+    for metric, group in groupby(TABLES[kind], attrgetter("metric")):
+        columns = list(group)
         own = ("worker",) if metric.startswith("worker_") else ROW_LABELS[kind]
-        values: dict[str, dict[str, None]] = {label: {} for label in own}
-        for column in (first, *others):
-            for label, value in column.labels:
-                values.setdefault(label, {})[value] = None
-        labels = tuple([(label, tuple(words)) for label, words in values.items()])
-        yield Metric(name, first.kind, first.help, labels)
+        values: dict[str, list[str]] = {label: [] for label in own}
+        for label, value in chain.from_iterable(column.labels for column in columns):
+            values.setdefault(label, []).append(value)
+        labels = tuple([(label, tuple(dict.fromkeys(words))) for label, words in values.items()])
+        yield Metric(shown_name(metric), columns[0].kind, columns[0].help, labels)
 
 
 def known(families: Iterable[Family]) -> list[Metric]:

@@ -7,7 +7,7 @@ import errno
 import socket
 import struct
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 
@@ -28,6 +28,7 @@ from lbproxy.core.spec import (
     Sticky,
 )
 from lbproxy.dataplane import flow, upstream
+from lbproxy.dataplane.relay import Exchange
 from tests.dataplane.harness import (
     PATIENCE_S,
     Talk,
@@ -1353,13 +1354,14 @@ async def test_a_body_that_comes_while_its_request_waits_after_a_failed_attempt_
             head = request("POST", "/one", length, close=False, key=of_dead)
             writer.write(head + (b"3\r\nabc\r\n" if framing == "chunked" else b"abc"))
             await proxy.settled(lambda: len(proxy.pool.account.waiting) == 1)
+            one = cast(Exchange, proxy.pool.account.waiting[0])
             if framing == "stops":
                 writer.write_eof()
                 assert parts(await reader.read())[0] == 400
             else:
                 writer.write(b"7\r\ndefghij\r\n0\r\n\r\n" if framing == "chunked" else b"defghij")
                 writer.write(request("GET", "/two", key=of_busy))
-            await asyncio.sleep(0.05)
+                await proxy.settled(lambda: one.request_bytes == 10)
             gate.set()
             assert parts(await first)[2] == b"/busy"
             if framing != "stops":
