@@ -13,6 +13,7 @@ from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from lbproxy.core.retry import REFUSALS
 from lbproxy.core.sketch import TABLE_CELLS
 
 Cells = MutableSequence[int]
@@ -50,6 +51,8 @@ REJECTIONS: Final = (
     "pin_down",
     "no_resources",
 )
+# Why another backend than the owner served.
+SPILL_REASONS: Final = ("hot", "full", "failover", "pinned")
 # What went wrong between the proxy and a backend.
 UPSTREAM_ERRORS: Final = (
     "connect_refused",
@@ -61,6 +64,7 @@ UPSTREAM_ERRORS: Final = (
     "first_byte_timeout",
     "idle_timeout",
 )
+# What made a further attempt necessary.
 RETRY_REASONS: Final = ("connect", "stale", "reset", "status", "timeout")
 # What became of a further attempt: an answer below 500 began; it failed, or its answer was no better; or it was given
 # up, because the client left or sent no more, or the proxy itself could not make it.
@@ -155,7 +159,7 @@ POOL_COLUMNS: Final[tuple[Column, ...]] = (
         "retries_refused_total",
         "Further attempts that were possible but not allowed.",
         "reason",
-        ("attempts", "budget", "buffer", "not_idempotent"),
+        REFUSALS,
     ),
     Column(
         "request_duration_seconds",
@@ -183,8 +187,8 @@ POOL_RESPONSE_BYTES: Final = 10
 POOL_REJECTED: Final = 11  # + index into REJECTIONS
 POOL_DECISIONS: Final = POOL_REJECTED + len(REJECTIONS)  # + decision
 POOL_RETRIES: Final = POOL_DECISIONS + len(DECISIONS)  # + len(RETRY_OUTCOMES) * reason + outcome
-POOL_RETRIES_REFUSED: Final = POOL_RETRIES + len(RETRY_REASONS) * len(RETRY_OUTCOMES)  # + index into retry.REFUSALS
-POOL_DURATION: Final = POOL_RETRIES_REFUSED + 4
+POOL_RETRIES_REFUSED: Final = POOL_RETRIES + len(RETRY_REASONS) * len(RETRY_OUTCOMES)  # + index into REFUSALS
+POOL_DURATION: Final = POOL_RETRIES_REFUSED + len(REFUSALS)
 POOL_FIRST_BYTE: Final = POOL_DURATION + len(DURATION_BOUNDS) + 2
 POOL_CONNECT: Final = POOL_FIRST_BYTE + len(DURATION_BOUNDS) + 2
 
@@ -207,12 +211,7 @@ BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
         "counter",
         "Requests answered whose key the backend owns, wherever they were served.",
     ),
-    *_family(
-        "route_spills_total",
-        "Requests of the backend's keys served elsewhere.",
-        "reason",
-        ("hot", "full", "failover", "pinned"),
-    ),
+    *_family("route_spills_total", "Requests of the backend's keys served elsewhere.", "reason", SPILL_REASONS),
     Column("route_spills_received_total", "counter", "Requests of others' keys served here."),
     *_family("upstream_errors_total", "Failures between the proxy and the backend.", "reason", UPSTREAM_ERRORS),
     Column(
@@ -229,7 +228,7 @@ BACKEND_IDLE: Final = 7
 BACKEND_OPENED: Final = 8
 BACKEND_UPGRADED_OPEN: Final = 9
 BACKEND_OWNED: Final = 10
-BACKEND_SPILLS: Final = 11  # + 0 hot, 1 full, 2 failover, 3 pinned
+BACKEND_SPILLS: Final = 11  # + index into SPILL_REASONS
 BACKEND_SPILLS_RECEIVED: Final = 15
 BACKEND_ERRORS: Final = 16  # + index into UPSTREAM_ERRORS
 BACKEND_DURATION: Final = BACKEND_ERRORS + len(UPSTREAM_ERRORS)

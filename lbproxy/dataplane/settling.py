@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lbproxy.core.balance import Pool
     from lbproxy.dataplane.relay import Exchange
 
-# Which column of route_spills_total a decision counts into: hot, full, failover or pinned.
+# Which of ledger.SPILL_REASONS a decision is, by index into ledger.DECISIONS.
 _SPILL_COLUMNS: Final = (2, 0, 1, 2, 2, 3, 2)
 
 

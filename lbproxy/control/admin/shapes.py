@@ -13,22 +13,18 @@ from lbproxy.control.pool_state import CAUSES
 from lbproxy.control.probes import RESULTS
 from lbproxy.core.health import STATES
 from lbproxy.core.ledger import (
-    BACKEND_COLUMNS,
     CODE_CLASSES,
     DECISIONS,
     REJECTIONS,
     RETRY_OUTCOMES,
     RETRY_REASONS,
+    SPILL_REASONS,
     UPSTREAM_ERRORS,
 )
 from lbproxy.observe.facts import WorkerState
 from lbproxy.observe.journal import Level
 
 Shape = dict[str, Any]
-
-SPILL_REASONS: Final = tuple(
-    [column.labels[0][1] for column in BACKEND_COLUMNS if column.metric == "route_spills_total"]
-)
 
 
 def ref(name: str) -> Shape:

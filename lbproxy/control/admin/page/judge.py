@@ -13,9 +13,10 @@ from math import sqrt
 from typing import Any, Final, Literal
 
 from lbproxy.control.admin.page.shares import HotKey, Share, shares
-from lbproxy.control.admin.page.source import SPILL_REASONS, BackendNow, PoolNow
+from lbproxy.control.admin.page.source import BackendNow, PoolNow
 from lbproxy.control.admin.page.window import Span
 from lbproxy.control.admin.page.words import about, lasting, names, plural, rough_times
+from lbproxy.core.ledger import SPILL_REASONS
 
 Level = Literal["good", "notice", "bad"]
 LEVELS: Final[tuple[Level, ...]] = ("good", "notice", "bad")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
+from lbproxy.core.ledger import SPILL_REASONS
 from lbproxy.core.ring import Ring
 
 Document = dict[str, Any]
@@ -48,7 +49,7 @@ REQUESTS: Final = 0
 FAILED: Final = 1  # answers of class 5xx
 ERRORS: Final = 2  # a backend: failures without an answer; a pool: requests turned away by the proxy itself
 OWNED: Final = 3
-SPILLED_HOT: Final = 4
+SPILLED_HOT: Final = 4  # and on in the order of `ledger.SPILL_REASONS`
 SPILLED_FULL: Final = 5
 SPILLED_FAILOVER: Final = 6
 SPILLED_PINNED: Final = 7
@@ -56,8 +57,6 @@ RECEIVED: Final = 8
 NO_KEY: Final = 9  # pools only
 SAVED: Final = 10  # pools only: requests that a further attempt answered well
 LATENCY: Final = 11
-
-SPILL_REASONS: Final = ("hot", "full", "failover", "pinned")
 
 
 @dataclass(frozen=True, slots=True)

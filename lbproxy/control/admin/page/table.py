@@ -9,7 +9,7 @@ from lbproxy.control.admin.page import picture
 from lbproxy.control.admin.page.picture import icon
 from lbproxy.control.admin.page.shares import Share, shares
 from lbproxy.control.admin.page.sight import PoolSight
-from lbproxy.control.admin.page.source import SPILL_REASONS, BackendNow
+from lbproxy.control.admin.page.source import BackendNow
 from lbproxy.control.admin.page.window import Flow
 from lbproxy.control.admin.page.words import (
     THIN,
@@ -26,6 +26,7 @@ from lbproxy.control.admin.page.words import (
     times,
     weight,
 )
+from lbproxy.core.ledger import SPILL_REASONS
 
 CAUSES: Final = ("ring", "keys", "spill")
 # The smallest scale of the causes: a difference of a few percent shall look like one.

@@ -23,11 +23,11 @@ from lbproxy.control.admin.page.source import (
     RECEIVED,
     REQUESTS,
     SAVED,
-    SPILL_REASONS,
     SPILLED_HOT,
     PoolNow,
     Sample,
 )
+from lbproxy.core.ledger import SPILL_REASONS
 
 BRISK_S: Final = 5.0
 SHORT_S: Final = 30.0
