@@ -132,18 +132,18 @@ def _check(arguments: argparse.Namespace) -> int:
 
     found = examine(path, looks_at_files=not arguments.no_files)
     warnings = [warning.as_dict() for warning in found.denied]
+    told = {"file": path, "ok": True, "problems": [], "warnings": warnings}
     if not arguments.json:
         for warning in found.denied:
             print(warning.shown("warning"), file=sys.stderr)
     try:
         file = found.usable()
     except ConfigError as error:
-        if not arguments.json:
-            elsewhere = "\nlbproxy: with --no-files what concerns this machine is left out" if found.unfit else ""
-            raise Stop(BAD, f"{error}{elsewhere}") from None
-        problems = [problem.as_dict() for problem in error.problems]
-        _print_json({"file": path, "ok": False, "problems": problems, "warnings": warnings})
-        return BAD
+        if arguments.json:
+            _print_json({**told, "ok": False, "problems": [problem.as_dict() for problem in error.problems]})
+            return BAD
+        elsewhere = "\nlbproxy: with --no-files what concerns this machine is left out" if found.unfit else ""
+        raise Stop(BAD, f"{error}{elsewhere}") from None
     config = build(file, source=path)
     try:
         restart = compared(arguments, file)
@@ -152,16 +152,20 @@ def _check(arguments: argparse.Namespace) -> int:
     backends = sum(len(pool.backends) for pool in config.pools)
     counts = {"listeners": len(config.listeners), "pools": len(config.pools), "backends": backends}
     if arguments.json:
-        told = {"file": path, "ok": True, "problems": [], "warnings": warnings}
         _print_json({**told, **counts, "workers": config.workers, **restart})
-        return OK
+    else:
+        _print_check(path, counts, restart)
+    return OK
+
+
+def _print_check(path: str, counts: dict[str, int], restart: dict[str, Any]) -> None:
+    """What a file without mistakes has, and what of it only a restart puts in force."""
     parts = [f"{count} {noun if count != 1 else noun[:-1]}" for noun, count in counts.items()]
     print(f"{path}: ok: {', '.join(parts)}")
     if restart["needs_restart"]:
         names, instance = ", ".join(restart["needs_restart"]), restart["compared_with"]
         say = f"only a restart of the instance at {instance}" if instance else "once it runs, only a restart"
         print(f"{path}: {say} changes {names}")
-    return OK
 
 
 def _explain(arguments: argparse.Namespace) -> int:
