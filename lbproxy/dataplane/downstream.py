@@ -368,7 +368,7 @@ class Downstream:
     # Bodies.
 
     def _read_body(self, data: bytes, start: int) -> None:
-        """Octets of which those from `start` on belong to a body, as far as it goes. Many are not copied."""
+        """Octets of which those from `start` on belong to a body, as far as it goes."""
         end = start + self.left
         exchange = self.exchange
         if end > len(data):

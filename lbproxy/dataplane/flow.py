@@ -25,13 +25,14 @@ HOLD: Final = 65_536
 # A piece of a body: what was received, or a part of it that has not been copied.
 Octets: TypeAlias = bytes | memoryview
 
+# Octets up to which a copy takes less time than a view.
 _SHORT: Final = 4096
 
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
 def part(data: bytes, start: int, end: int) -> Octets:
-    """The octets from `start` to `end`, copied only when they are so few that a view of them would take longer."""
+    """The octets from `start` to `end`: a copy of few, and a view of many."""
     return data[start:end] if end - start <= _SHORT else memoryview(data)[start:end]
 
 
