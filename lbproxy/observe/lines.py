@@ -300,9 +300,10 @@ class Gathered:
 
     def add(self, x: Finished) -> None:
         """Make the line of an exchange and keep it."""
-        if self.format is None:
+        format = self.format
+        if format is None:
             return
-        line = self.format.line(x)
+        line = format.line(x)
         self.lines.append(line)
         self.size += len(line)
         if self.size >= self._enough:
