@@ -45,7 +45,7 @@ from lbproxy.dataplane.deadlines import (
 )
 from lbproxy.dataplane.placement import wait_for_seat
 from lbproxy.dataplane.plane import monotonic
-from lbproxy.dataplane.settling import end_retry, settle
+from lbproxy.dataplane.settling import end_retry, settle, tell
 from lbproxy.dataplane.upstream import CLOSED_EARLY, PROTOCOL, RESET
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ def cut(exchange: Exchange) -> None:
     """The answer has begun and cannot be completed: the client must see that. Never fake an end."""
     exchange.keep_alive = False
     settle(exchange, monotonic())
+    tell(exchange)
     if exchange.is_close_delimited:
         exchange.downstream.reset()
     else:
@@ -240,6 +241,7 @@ def client_left(exchange: Exchange) -> None:
     exchange.drop_upstream()
     exchange.leave_seat()
     settle(exchange, monotonic())
+    tell(exchange)
 
 
 def client_failed(exchange: Exchange, status: int, reason: str) -> None:

@@ -57,7 +57,7 @@ from lbproxy.dataplane.flow import Octets
 from lbproxy.dataplane.placement import is_guided, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere, no_resources
-from lbproxy.dataplane.settling import end_retry, settle
+from lbproxy.dataplane.settling import end_retry, settle, tell
 from lbproxy.dataplane.tunnel import Tunnel, switch_protocols
 from lbproxy.dataplane.turn import BUSY
 from lbproxy.dataplane.upstream import HEAD, PROTOCOL, Upstream
@@ -550,8 +550,9 @@ class Exchange(Finished):
                 self.plane.seat_is_free(pool)
 
     def finish(self, now: float, is_answered: bool, last: bytes = b"") -> None:
-        """The exchange is over: free the upstream connection and the seat, settle, send the `last` octets of the answer
-        and go on with the client. What a client has got whole is counted, even if we are killed in that moment."""
+        """The exchange is over: free the upstream connection and the seat, settle, send the `last` octets of the
+        answer, tell the log and go on with the client. What a client has got whole is counted, even if we are killed in
+        that moment."""
         upstream = self.upstream
         if upstream is not None:
             self.upstream = None
@@ -570,4 +571,5 @@ class Exchange(Finished):
             downstream.send_last(last, is_busy)
         else:
             self.plane.turn.count()
+        tell(self)
         downstream.answered(self.keep_alive)

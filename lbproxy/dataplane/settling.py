@@ -33,7 +33,7 @@ _SPILL_COLUMNS: Final = (2, 0, 1, 2, 2, 3, 2)
 
 
 def settle(exchange: Exchange, now: float) -> None:
-    """Count an exchange that has ended at `now` and tell the log. Called exactly once for each."""
+    """Count an exchange that has ended at `now`. Called exactly once for each, and so is `tell` afterwards."""
     plane = exchange.plane
     micros = exchange.duration_us = int((now - exchange.started) * 1e6)
     pool = exchange.pool
@@ -56,8 +56,13 @@ def settle(exchange: Exchange, now: float) -> None:
         exchange.held.clear()
     if exchange.tried:
         exchange.tried.clear()
-    if plane.log is not None:
-        plane.log(exchange)
+
+
+def tell(exchange: Exchange) -> None:
+    """Tell the log of an exchange that has been settled. To make its line takes time, for which nobody has to wait."""
+    log = exchange.plane.log
+    if log is not None:
+        log(exchange)
 
 
 def end_retry(exchange: Exchange, pool: Pool, outcome: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -15,28 +16,46 @@ from tests.loops import on_both_loops
 
 
 class Observed:
-    """A client's transport, which notes how many requests have been counted whenever an answer is written to it."""
+    """A client's transport, which takes a look whenever an answer is written to it."""
 
-    def __init__(self, transport: asyncio.Transport, plane: Plane, counts: list[int]) -> None:
+    def __init__(self, transport: asyncio.Transport, look: Callable[[], None]) -> None:
         self._transport = transport
-        self._plane = plane
-        self._counts = counts
+        self._look = look
 
     def write(self, octets: bytes) -> None:
         assert octets.startswith(b"HTTP/")
-        self._counts.append(self._plane.pool_cell(ledger.POOL_REQUESTS + 1))
+        self._look()
         self._transport.write(octets)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
 
-def counted_at_answers(plane: Plane) -> list[int]:
-    """How many requests have been counted whenever a client that is connected now is written an answer."""
-    counts: list[int] = []
+def seen_at_answers(plane: Plane, look: Callable[[], int]) -> list[int]:
+    """What `look` says whenever a client that is connected now is written an answer."""
+    seen: list[int] = []
     for connection in plane.plane._listeners["l"].connections:
-        connection.transport = cast(asyncio.Transport, Observed(connection.transport, plane, counts))
-    return counts
+        connection.transport = cast(asyncio.Transport, Observed(connection.transport, lambda: seen.append(look())))
+    return seen
+
+
+def counted_at_answers(plane: Plane) -> list[int]:
+    """How many requests have been counted by then."""
+    return seen_at_answers(plane, lambda: plane.pool_cell(ledger.POOL_REQUESTS + 1))
+
+
+async def test_nobody_waits_for_the_line_in_the_log() -> None:
+    async with backend(answering(answer(b"hello"))) as served, running(pool_of(served.port)) as plane:
+        reader, writer = await plane.connect()
+        seen: list[int] = []
+        for number in range(3):
+            writer.write(request(close=False))
+            await reader.readuntil(b"hello")
+            assert len(plane.lines) == number + 1
+            if not seen:
+                seen = seen_at_answers(plane, lambda: len(plane.lines))
+        assert seen == [1, 2]
+        writer.close()
 
 
 async def test_an_answer_has_been_counted_when_it_is_sent() -> None:
