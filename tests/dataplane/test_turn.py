@@ -14,6 +14,8 @@ from lbproxy.dataplane.upstream import Upstream
 from tests.dataplane.harness import Plane, answer, answering, backend, pool_of, read_head, request, running
 from tests.loops import on_both_loops
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
 
 class Observed:
     """A client's transport, which takes a look whenever an answer is written to it."""
@@ -44,6 +46,15 @@ def counted_at_answers(plane: Plane) -> list[int]:
     return seen_at_answers(plane, lambda: plane.pool_cell(ledger.POOL_REQUESTS + 1))
 
 
+async def twelve_asking(plane: Plane, arrived: asyncio.Semaphore, close: bool) -> list[Streams]:
+    """Clients whose requests have all reached the backend, which lets each of them be known by `arrived`."""
+    connections = [await plane.connect() for _ in range(12)]
+    for _, writer in connections:
+        writer.write(request(close=close))
+        await arrived.acquire()
+    return connections
+
+
 async def test_nobody_waits_for_the_line_in_the_log() -> None:
     async with backend(answering(answer(b"hello"))) as served, running(pool_of(served.port)) as plane:
         reader, writer = await plane.connect()
@@ -70,10 +81,7 @@ async def test_an_answer_has_been_counted_when_it_is_sent() -> None:
         await read_head(reader)
 
     async with backend(talk) as served, running(pool_of(served.port)) as plane:
-        connections = [await plane.connect() for _ in range(12)]
-        for _, writer in connections:
-            writer.write(request(close=False))
-            await arrived.acquire()
+        connections = await twelve_asking(plane, arrived, close=False)
         counts = counted_at_answers(plane)
         is_time.set()
         for reader, writer in connections:
@@ -188,10 +196,7 @@ async def test_an_answer_that_does_not_wait_for_the_end_of_the_turn_has_been_cou
         await talk(reader, writer)
 
     async with backend(talk) as served, running(pool_of(served.port)) as plane:
-        connections = [await plane.connect() for _ in range(12)]
-        for _, writer in connections:
-            writer.write(request(close=False))
-            await arrived.acquire()
+        connections = await twelve_asking(plane, arrived, close=False)
         is_time.set()
         for reader, _ in connections:
             await reader.readuntil(b"hello")
@@ -223,10 +228,7 @@ async def test_the_last_answers_of_many_connections_are_counted_sent_and_followe
         writer.write(answer(b"x" * 5000))
 
     async with backend(talk) as served, running(pool_of(served.port)) as plane:
-        connections = [await plane.connect() for _ in range(12)]
-        for _, writer in connections:
-            writer.write(request())
-            await arrived.acquire()
+        connections = await twelve_asking(plane, arrived, close=True)
         before = list(plane.plane._listeners["l"].connections)
         counts = counted_at_answers(plane)
         is_time.set()
