@@ -42,10 +42,16 @@ class Tally:
 
     def count(self, cells: Cells, pool_row: int, row: int) -> None:
         """Count what has been gathered into the cells of the pool and of the backend, and forget it."""
+        if len(self.durations) == 1:
+            self._count_one(cells, pool_row, row)
+        else:
+            self._count_many(cells, pool_row, row)
+        self.codes.clear()
+        self.durations.clear()
+        self.size = 0
+
+    def _count_many(self, cells: Cells, pool_row: int, row: int) -> None:
         codes, durations = self.codes, self.durations
-        if len(durations) == 1:
-            self._count_one(cells, pool_row, row, codes[0], durations[0])
-            return
         for code in set(codes):
             answers = codes.count(code)
             cells[pool_row + POOL_REQUESTS + code] += answers
@@ -67,13 +73,11 @@ class Tally:
             cells[pool_row + POOL_FIRST_BYTE + bucket] += end - done
             cells[row + BACKEND_DURATION + bucket] += end - done
             done = end
-        codes.clear()
-        durations.clear()
-        self.size = 0
 
-    def _count_one(self, cells: Cells, pool_row: int, row: int, code: int, duration: int) -> None:
+    def _count_one(self, cells: Cells, pool_row: int, row: int) -> None:
         """The same for a single request, which otherwise takes three times as long; and where there is one alone, its
         client waits for that."""
+        code, duration = self.codes[0], self.durations[0]
         bucket = bisect_left(DURATION_BOUNDS, duration)
         cells[pool_row + POOL_REQUESTS + code] += 1
         cells[row + BACKEND_REQUESTS + code] += 1
@@ -83,6 +87,3 @@ class Tally:
         for histogram in (pool_row + POOL_DURATION, pool_row + POOL_FIRST_BYTE, row + BACKEND_DURATION):
             cells[histogram + bucket] += 1
             cells[histogram + DURATION_SUM] += duration
-        self.codes.clear()
-        self.durations.clear()
-        self.size = 0
