@@ -44,6 +44,14 @@ def test_constants_agree_with_the_tables(columns: tuple[Column, ...], metric: st
     assert offset_of(columns, metric) == constant
 
 
+@pytest.mark.parametrize(
+    ("words", "prefix"), [(ledger.DECISIONS, ""), (ledger.UPSTREAM_ERRORS, ""), (ledger.RETRY_REASONS, "RETRY_")]
+)
+def test_every_word_has_a_name_that_says_where_it_stands(words: tuple[str, ...], prefix: str) -> None:
+    names = [prefix + word.replace(":", "_").upper() for word in words]
+    assert [getattr(ledger, name) for name in names] == list(range(len(words)))
+
+
 def test_a_duration_lands_in_the_first_bucket_that_holds_it() -> None:
     cells = [0] * (len(ledger.DURATION_BOUNDS) + 2)
     for microseconds in (0, 500, 501, 30_000_001):

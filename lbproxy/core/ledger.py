@@ -1,4 +1,4 @@
-"""The ledger: which cells a worker counts into, and the runtime account of a backend and a pool.
+"""The ledger: which cells a worker counts into, and the words for what is counted.
 
 A slab is a flat array of signed 64-bit cells in shared memory, one per worker, written by that worker alone. It is
 cut into rows: one for the worker itself, one per listener, pool and backend. This file says what the cells of each
@@ -64,8 +64,21 @@ UPSTREAM_ERRORS: Final = (
     "first_byte_timeout",
     "idle_timeout",
 )
+CONNECT_REFUSED: Final = 0
+CONNECT_TIMEOUT: Final = 1
+CONNECT_FAILED: Final = 2
+RESET: Final = 3
+CLOSED_EARLY: Final = 4
+PROTOCOL: Final = 5
+FIRST_BYTE_TIMEOUT: Final = 6
+IDLE_TIMEOUT: Final = 7
 # What made a further attempt necessary.
 RETRY_REASONS: Final = ("connect", "stale", "reset", "status", "timeout")
+RETRY_CONNECT: Final = 0
+RETRY_STALE: Final = 1
+RETRY_RESET: Final = 2
+RETRY_STATUS: Final = 3
+RETRY_TIMEOUT: Final = 4
 # What became of a further attempt: an answer below 500 began; it failed, or its answer was no better; or it was given
 # up, because the client left or sent no more, or the proxy itself could not make it.
 RETRY_OUTCOMES: Final = ("success", "failure", "abandoned")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lbproxy.core.health import OUR_ERRORS
-from lbproxy.dataplane.upstream import CLOSED_EARLY, Upstream
+from lbproxy.core.ledger import CLOSED_EARLY, CONNECT_FAILED, CONNECT_REFUSED
+from lbproxy.dataplane.upstream import Upstream
 
 if TYPE_CHECKING:
     from lbproxy.core.account import Backend
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
-
-# Indexes into ledger.UPSTREAM_ERRORS.
-CONNECT_REFUSED: Final = 0
-CONNECT_TIMEOUT: Final = 1
-CONNECT_FAILED: Final = 2
 
 
 async def connect(plane: Plane, backend: Backend, exchange: Exchange) -> None:

@@ -24,15 +24,25 @@ from lbproxy.core.exchange import (
 from lbproxy.core.ledger import (
     BACKEND_ERRORS,
     BACKEND_REQUESTS,
+    CLOSED_EARLY,
+    CONNECT_TIMEOUT,
+    FIRST_BYTE_TIMEOUT,
+    IDLE_TIMEOUT,
     POOL_ABORTS,
     POOL_RETRIES_REFUSED,
+    PROTOCOL,
+    RESET,
     RETRY,
+    RETRY_CONNECT,
     RETRY_FAILED,
+    RETRY_RESET,
+    RETRY_STALE,
+    RETRY_STATUS,
+    RETRY_TIMEOUT,
     UPSTREAM_ERRORS,
 )
 from lbproxy.core.retry import ALLOWED, ANSWERED, NO_BUDGET, SENT, UNSENT
 from lbproxy.core.retry import IMPOSSIBLE as NOT_POSSIBLE
-from lbproxy.dataplane.connecting import CONNECT_TIMEOUT
 from lbproxy.dataplane.deadlines import (
     DUE_BODY,
     DUE_CONNECT,
@@ -46,26 +56,24 @@ from lbproxy.dataplane.deadlines import (
 from lbproxy.dataplane.placement import wait_for_seat
 from lbproxy.dataplane.plane import monotonic
 from lbproxy.dataplane.settling import end_retry, settle, tell
-from lbproxy.dataplane.upstream import CLOSED_EARLY, PROTOCOL, RESET
 
 if TYPE_CHECKING:
     from lbproxy.core.account import Backend
     from lbproxy.core.balance import Pool
     from lbproxy.dataplane.relay import Exchange
 
-# Indexes into ledger.UPSTREAM_ERRORS; `connecting.py` and `upstream.py` have the others.
-FIRST_BYTE_TIMEOUT: Final = 6
-IDLE_TIMEOUT: Final = 7
-# Indexes into ledger.RETRY_REASONS.
-_CONNECT: Final = 0
-_STALE: Final = 1
-_RESET: Final = 2
-_STATUS: Final = 3
-_TIMEOUT: Final = 4
 # The reason for another attempt, by index into ledger.UPSTREAM_ERRORS.
-_REASONS: Final = (_CONNECT, _CONNECT, _CONNECT, _RESET, _RESET, _RESET, _TIMEOUT, _TIMEOUT)
-
-# The answer to a client whose last attempt failed: by index into ledger.UPSTREAM_ERRORS.
+_REASONS: Final = (
+    RETRY_CONNECT,
+    RETRY_CONNECT,
+    RETRY_CONNECT,
+    RETRY_RESET,
+    RETRY_RESET,
+    RETRY_RESET,
+    RETRY_TIMEOUT,
+    RETRY_TIMEOUT,
+)
+# The answer to a client whose last attempt failed, by the same.
 _ANSWERS: Final = (
     (502, "connect_failed"),
     (504, "connect_failed"),
@@ -120,7 +128,7 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
         verdict = pool.retry.verdict(phase, exchange.method, attempts, exchange.is_repeatable)
     if was_stale and verdict == ALLOWED:
         # It had been closed before we took it up: that was no attempt, and who makes it now has the seat already.
-        exchange.retried_for = _STALE
+        exchange.retried_for = RETRY_STALE
         exchange.connect(backend)
         return
     exchange.leave_seat()
@@ -155,7 +163,7 @@ def is_tried_elsewhere(exchange: Exchange, status: int) -> bool:
         return False
     exchange.plane.cells[backend.row + BACKEND_REQUESTS + 4] += 1
     _end_attempt(exchange, pool)
-    exchange.retried_for = _STATUS
+    exchange.retried_for = RETRY_STATUS
     exchange.attempt_later(following)
     return True
 
@@ -177,7 +185,7 @@ def _try_is_over(exchange: Exchange) -> None:
         return
     _end_attempt(exchange, pool)
     _blame(exchange, pool, backend, FIRST_BYTE_TIMEOUT)
-    exchange.retried_for = _TIMEOUT
+    exchange.retried_for = RETRY_TIMEOUT
     exchange.attempt_later(following)
 
 

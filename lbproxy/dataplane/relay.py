@@ -33,6 +33,7 @@ from lbproxy.core.ledger import (
     OWNER,
     POOL_CONNECT,
     POOL_REJECTED,
+    PROTOCOL,
     REJECTIONS,
     RETRY,
     RETRY_FAILED,
@@ -60,7 +61,7 @@ from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere, no_re
 from lbproxy.dataplane.settling import end_retry, settle, tell
 from lbproxy.dataplane.tunnel import Tunnel, switch_protocols
 from lbproxy.dataplane.turn import BUSY
-from lbproxy.dataplane.upstream import HEAD, PROTOCOL, Upstream
+from lbproxy.dataplane.upstream import HEAD, Upstream
 from lbproxy.dataplane.wire import ResponseParser
 
 if TYPE_CHECKING:

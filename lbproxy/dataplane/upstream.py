@@ -7,7 +7,7 @@ import select
 from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core.headers import CHUNKED, LENGTH, NO_BODY, BadMessage, response_framing
-from lbproxy.core.ledger import BACKEND_OPENED
+from lbproxy.core.ledger import BACKEND_OPENED, CLOSED_EARLY, PROTOCOL, RESET
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.answer import Answer
 from lbproxy.dataplane.chunked import ChunkedDecoder
@@ -38,11 +38,6 @@ TUNNEL: Final = 5
 ANSWERED: Final = 6  # nothing any more, but the request is still being sent
 DEAD: Final = 7
 LEAVING: Final = 8  # nothing anybody wants to know, while the client's last word is being sent
-
-# Indexes into ledger.UPSTREAM_ERRORS.
-RESET: Final = 3
-CLOSED_EARLY: Final = 4
-PROTOCOL: Final = 5
 
 
 @final
