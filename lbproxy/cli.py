@@ -18,6 +18,7 @@ from lbproxy import __version__
 from lbproxy.command_line import CONFIG_PLACES, USAGE, Stop, make_parser
 
 if TYPE_CHECKING:
+    from lbproxy.control.problems import ConfigError, Problem
     from lbproxy.core.spec import Config, PoolSpec
 
 OK: Final = 0
@@ -82,7 +83,23 @@ def _run(argv: Sequence[str]) -> int:
     if "command" not in arguments:
         parser.print_help(sys.stderr)
         return USAGE
-    return _COMMANDS[arguments.command](arguments)
+    try:
+        return _COMMANDS[arguments.command](arguments)
+    except Exception as error:
+        from lbproxy.control.problems import ConfigError
+
+        if not isinstance(error, ConfigError):
+            raise
+        return _tell_faults(arguments, error)
+
+
+def _tell_faults(arguments: argparse.Namespace, error: ConfigError, warnings: Sequence[Problem] = ()) -> int:
+    """Say what is wrong with a configuration, whichever command has met it."""
+    if not getattr(arguments, "json", False):
+        return _fail(BAD, str(error))
+    problems, others = ([each.as_dict() for each in found] for found in (error.problems, warnings))
+    _print_json({"file": error.problems[0].file, "ok": False, "problems": problems, "warnings": others})
+    return BAD
 
 
 def _fail(code: int, message: str) -> int:
@@ -106,13 +123,9 @@ def _abandon_stdout() -> None:
 
 def _run_proxy(arguments: argparse.Namespace) -> int:
     path = _config_path(arguments.config)
-    from lbproxy.control.config import ConfigError
     from lbproxy.server import run
 
-    try:
-        return run(path)
-    except ConfigError as error:
-        raise Stop(BAD, str(error)) from None
+    return run(path)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -127,23 +140,20 @@ def _check(arguments: argparse.Namespace) -> int:
     path = _config_path(arguments.config if arguments.file is None else arguments.file)
     from lbproxy.control.build import build
     from lbproxy.control.client import compared
-    from lbproxy.control.config import ConfigError, examine
+    from lbproxy.control.config import examine
+    from lbproxy.control.problems import ConfigError
     from lbproxy.control.reach import Failure
 
     found = examine(path, looks_at_files=not arguments.no_files)
-    warnings = [warning.as_dict() for warning in found.denied]
-    told = {"file": path, "ok": True, "problems": [], "warnings": warnings}
     if not arguments.json:
         for warning in found.denied:
             print(warning.shown("warning"), file=sys.stderr)
     try:
         file = found.usable()
     except ConfigError as error:
-        if arguments.json:
-            _print_json({**told, "ok": False, "problems": [problem.as_dict() for problem in error.problems]})
-            return BAD
-        elsewhere = "\nlbproxy: with --no-files what concerns this machine is left out" if found.unfit else ""
-        raise Stop(BAD, f"{error}{elsewhere}") from None
+        if found.unfit:
+            error.advice = "lbproxy: with --no-files what concerns this machine is left out"
+        return _tell_faults(arguments, error, found.denied)
     config = build(file, source=path)
     try:
         restart = compared(arguments, file)
@@ -152,6 +162,8 @@ def _check(arguments: argparse.Namespace) -> int:
     backends = sum(len(pool.backends) for pool in config.pools)
     counts = {"listeners": len(config.listeners), "pools": len(config.pools), "backends": backends}
     if arguments.json:
+        warnings = [warning.as_dict() for warning in found.denied]
+        told = {"file": path, "ok": True, "problems": [], "warnings": warnings}
         _print_json({**told, **counts, "workers": config.workers, **restart})
     else:
         _print_check(path, counts, restart)
@@ -209,13 +221,10 @@ def _simulate(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> int:
     path = _config_path(arguments.config)
-    from lbproxy.control.config import ConfigError, read
+    from lbproxy.control.config import read
     from lbproxy.control.write import resolved, to_yaml
 
-    try:
-        fields = resolved(read(path))
-    except ConfigError as error:
-        raise Stop(BAD, str(error)) from None
+    fields = resolved(read(path))
     if arguments.json:
         _print_json(fields)
     else:
@@ -294,12 +303,9 @@ def _known_config_path(given: str | None) -> str | None:
 
 def _load(given: str | None) -> Config:
     path = _config_path(given)
-    from lbproxy.control.config import ConfigError, load
+    from lbproxy.control.config import load
 
-    try:
-        return load(path)
-    except ConfigError as error:
-        raise Stop(BAD, str(error)) from None
+    return load(path)
 
 
 def _pool(config: Config, name: str | None, command: str) -> PoolSpec:

@@ -13,13 +13,14 @@ from typing import Final
 
 from lbproxy.control.admin.view import Decision, Document, Rejected
 from lbproxy.control.build import build
-from lbproxy.control.config import ConfigError, decode, reads
+from lbproxy.control.config import decode, reads
 from lbproxy.control.events import EventJournal, Events
 from lbproxy.control.foresight import check_tokens, coming_to_rest
 from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.overrides import Override, What, override_store
 from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
 from lbproxy.control.probes import Prober
+from lbproxy.control.problems import ConfigError
 from lbproxy.control.reload import Refused, Reloader, ReloadResult
 from lbproxy.control.restart import needs_restart
 from lbproxy.control.ring_changes import RingChanges

@@ -21,7 +21,7 @@ from lbproxy import __version__
 from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.guard import Guard
 from lbproxy.control.admin.page import add_page
-from lbproxy.control.config import ConfigError
+from lbproxy.control.problems import ConfigError
 from lbproxy.control.source import Source
 from lbproxy.control.token import NoToken, read_token
 from lbproxy.core.spec import Address, Config

@@ -16,7 +16,7 @@ import pytest
 
 from lbproxy import __version__, cli
 from lbproxy.command_line import make_parser
-from lbproxy.control.config import load, loads
+from lbproxy.control.config import MAX_FILE_BYTES, load, loads
 from lbproxy.core.hashing import hash_key
 from lbproxy.observe import dashboards
 from tests.tools import IS_COMPILED, PACKAGE_HOME
@@ -118,6 +118,52 @@ def test_check_as_json(capsys: Output, bad: str) -> None:
         ],
         "warnings": [],
     }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "ann", "-c"],
+        ["config", "-c"],
+        ["simulate", "-c"],
+        ["diff", "--offline", "-c", SMALL],
+        ["diff", "--offline", SMALL, "-c"],
+    ],
+)
+def test_whatever_a_faulty_file_is_for_its_faults_are_told_in_one_form(
+    capsys: Output, tmp_path: Path, bad: str, arguments: list[str]
+) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9\n")
+    (tmp_path / "huge.yaml").write_bytes(b" " * (MAX_FILE_BYTES + 1))
+    for file in (bad, "nowhere.yaml", "latin.yaml", "huge.yaml", str(tmp_path)):
+        assert cli.main(["check", "--json", file]) == 1
+        as_json = capsys.readouterr()
+        assert cli.main([*arguments, file, "--json"]) == 1
+        assert capsys.readouterr() == as_json
+        assert cli.main(["check", file]) == 1
+        as_text = capsys.readouterr()
+        assert cli.main([*arguments, file]) == 1
+        assert capsys.readouterr() == as_text
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["reload"], ["drain", "b1"], ["weight", "b1", "2"], ["diff"]])
+@pytest.mark.parametrize("text", ["admin: {listen: here}", "- a", "a: [", "admin: {socket: x}\npools: {x: 1}", "\xff"])
+def test_a_file_that_does_not_say_where_the_instance_is_is_told_in_that_form(
+    capsys: Output, tmp_path: Path, arguments: list[str], text: str
+) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text(text, encoding="latin-1")
+    assert cli.main(["check", "--json", str(path)]) == 1
+    checked = json.loads(capsys.readouterr().out)
+    assert cli.main([*arguments, "--json", "-c", str(path)]) == 1
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    of_admin = [problem for problem in checked["problems"] if problem["path"].startswith("admin")]
+    assert (told, err) == (checked | {"problems": of_admin or checked["problems"]}, "")
+    assert cli.main([*arguments, "-c", str(path)]) == 1
+    out, err = capsys.readouterr()
+    first = told["problems"][0]
+    assert (out, err.startswith(f"{path}:{first['line']}:{first['column']}: ")) == ("", True)
 
 
 def test_the_configuration_is_looked_for_in_two_places(capsys: Output, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from textwrap import dedent
 import pytest
 
 from lbproxy.control import config
-from lbproxy.control.config import ConfigError, Problem, load, loads
+from lbproxy.control.config import load, loads
+from lbproxy.control.problems import ConfigError, Problem
 
 POOLS = "pools: {web: {backends: [{url: 'http://127.0.0.1:9001'}]}}\n"
 GOOD = "listen: 127.0.0.1:8080\n" + POOLS

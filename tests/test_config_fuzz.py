@@ -7,7 +7,8 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lbproxy.control.config import ConfigError, decode, loads
+from lbproxy.control.config import decode, loads
+from lbproxy.control.problems import ConfigError
 from lbproxy.control.tree import LINE_BREAK
 from lbproxy.core.spec import Config
 

@@ -407,8 +407,12 @@ async def test_a_refused_reload_is_said_on_every_channel_and_changes_nothing(
         assert (info["generation"], info["reload"]["result"]) == (1, "refused")
         assert "pools.api" in info["reload"]["problem"]
         assert "the last reload was refused" in (await cli(proxy, "status"))[1]
-        code, _, err = await cli(proxy, "diff", str(proxy.file))
-        assert (code, "did you mean backends?" in err) == (1, True)
+        assert "did you mean backends?" in (await cli(proxy, "check"))[2]
+        for form in ([], ["--json"]):
+            checked = await cli(proxy, "check", *form)
+            assert checked[0] == 1
+            for words in (("diff",), ("diff", str(proxy.file))):  # the instance reads it, and the command does
+                assert await cli(proxy, *words, *form) == checked
         assert (await homes(proxy)) == before
         proxy.file.write_text(good)
         assert (await cli(proxy, "reload"))[0] == 0

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from lbproxy.control.config import ConfigError, loads
+from lbproxy.control.config import loads
+from lbproxy.control.problems import ConfigError
 from lbproxy.control.reload import MAX_TOLD, Refused, Reloader
 from lbproxy.control.restart import needs_restart
 from lbproxy.core.spec import AdminSpec, Config

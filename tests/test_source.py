@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lbproxy.control.config import ConfigError
+from lbproxy.control.problems import ConfigError
 from lbproxy.control.source import Source, Watcher, identity
 
 TEXT = """

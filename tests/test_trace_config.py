@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lbproxy.control.addresses import read_collector_url
-from lbproxy.control.config import ConfigError, loads
+from lbproxy.control.config import loads
+from lbproxy.control.problems import ConfigError
 from lbproxy.control.values import BadValue
 from lbproxy.core.spec import TracingSpec
 

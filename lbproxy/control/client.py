@@ -23,7 +23,7 @@ WAIT_S: Final = 0.5
 
 
 def run(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
-    """Carry out a command of `client_options`; returns the exit code. Raises Failure."""
+    """Carry out a command of `client_options`; returns the exit code. Raises Failure, and ConfigError for a file."""
     if arguments.client == "diff":
         return _diff(arguments, config_path)
     return _COMMANDS[arguments.client](arguments, find(arguments, config_path))
@@ -52,19 +52,21 @@ def _reload(arguments: Namespace, admin: Admin) -> int:
 
 
 def _diff(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
-    text = _checked(arguments.file) if arguments.file is not None else None
+    name = "/dev/stdin" if arguments.file == "-" else arguments.file
+    text = _checked(name) if name is not None else None
     document: Document | None = None
     if not arguments.offline:
         try:
             body = text.encode() if text is not None else None
             document = find(arguments, config_path).ask("POST", "/v1/plan", body, "application/yaml")
         except Failure as failure:
-            is_about_file = isinstance(failure, Problem) and failure.status == 422
-            if arguments.file is None or is_about_file:
+            if isinstance(failure, Problem) and failure.status == 422:
+                raise _faults(failure, name) from None
+            if name is None:
                 raise
             print(f"{failure}; comparing the files alone", file=sys.stderr)
     if document is None:
-        document = _offline(text, arguments.file, config_path())
+        document = _offline(text, name, config_path())
     if arguments.json:
         _print_json(document)
     else:
@@ -75,33 +77,33 @@ def _diff(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
 
 
 def _checked(path: str) -> str:
-    """The text of a configuration that is good. Raises Failure."""
-    from lbproxy.control.config import ConfigError, loads
+    """The text of a configuration that is good. Raises ConfigError."""
+    from lbproxy.control.config import loads, read_text
 
-    try:
-        with open("/dev/stdin" if path == "-" else path, encoding="utf-8") as file:
-            text = file.read()
-        loads(text, path)
-    except ConfigError as error:
-        raise Failure(BAD, str(error)) from None
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or "it is not UTF-8"
-        raise Failure(BAD, f"lbproxy: cannot read {path}: {why}") from None
+    text = read_text(path)
+    loads(text, path)
     return text
 
 
+def _faults(problem: Problem, name: str | None) -> Exception:
+    """What the instance says is wrong with the file that is compared, which is its own unless there is a `name`."""
+    from lbproxy.control import problems
+
+    told = problem.document.get("problems")
+    if not told:
+        return problem
+    return problems.ConfigError([problems.Problem.from_dict(each | ({"file": name} if name else {})) for each in told])
+
+
 def _offline(text: str | None, name: str | None, running: str | None) -> Document:
-    from lbproxy.control.config import ConfigError, load, loads
+    from lbproxy.control.config import load, loads
     from lbproxy.control.plan import plan
     from lbproxy.control.plan_text import to_json
     from lbproxy.control.restart import needs_restart
 
     if text is None or running is None:
         raise Failure(USAGE, "lbproxy diff: name two files: the new one, and with -c the one that runs")
-    try:
-        before, after = load(running), loads(text, name or "")
-    except ConfigError as error:
-        raise Failure(BAD, str(error)) from None
+    before, after = load(running), loads(text, name or "")
     return to_json(plan(before, after, needs_restart=needs_restart(before, after)))
 
 

@@ -14,77 +14,19 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from lbproxy.control.build import build
 from lbproxy.control.faults import check_named_files, check_tree
+from lbproxy.control.problems import ConfigError, Problem
 from lbproxy.control.schema import File
 from lbproxy.control.tree import LINE_BREAK, Path, Tree, Trouble, read_tree
 from lbproxy.control.values import quote
 from lbproxy.core.spec import Config
 
 MAX_FILE_BYTES: Final = 4 << 20
-# What is printed; `ConfigError.problems` holds them all.
-MAX_PRINTED: Final = 100
-_WINDOW: Final = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong. Line and column count from 1; both are 0 when the file itself is the problem.
-
-    `path` is where in the configuration ("" when the text is no configuration yet), `hint` what was probably meant,
-    `source` the line as it stands in the file.
-    """
-
-    file: str
-    line: int
-    column: int
-    path: str
-    message: str
-    hint: str = ""
-    source: str = ""
-
-    def headline(self, kind: str = "") -> str:
-        """`file:line:column: path: what, did you mean ...?`; `kind` is a word before the path."""
-        where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
-        path = f"{kind}: " if kind else ""
-        path += f"{self.path}: " if self.path else ""
-        hint = f", did you mean {self.hint}?" if self.hint else ""
-        return f"{where}: {path}{self.message}{hint}"
-
-    def as_dict(self) -> dict[str, str | int]:
-        """For JSON."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return self.shown()
-
-    def shown(self, kind: str = "") -> str:
-        """The headline, the line and a caret under the column."""
-        if not self.source.strip():
-            return self.headline(kind)
-        start = max(0, self.column - 1 - _WINDOW // 2) if len(self.source) > _WINDOW else 0
-        shown = self.source[start : start + _WINDOW]
-        before = shown[: self.column - 1 - start]
-        pad = "".join(c if c == "\t" else " " for c in before)
-        return f"{self.headline(kind)}\n{_printable(shown)}\n{pad}^"
-
-
-class ConfigError(Exception):
-    """A configuration that cannot be used. `problems` are all that was found, in the order of the file."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
-        super().__init__(self.problems[0].headline())
-
-    def __str__(self) -> str:
-        shown = [str(problem) for problem in self.problems[:MAX_PRINTED]]
-        if (rest := len(self.problems) - MAX_PRINTED) > 0:
-            shown.append(f"and {rest} more")
-        return "\n".join(shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +64,7 @@ def loads(text: str, name: str = "<text>", environ: Mapping[str, str] | None = N
 def read(path: str | os.PathLike[str]) -> File:
     """The checked file at `path`, with every default filled in. Raises ConfigError."""
     name = os.fspath(path)
-    return reads(decode(_content(name), name), name)
+    return reads(read_text(name), name)
 
 
 def reads(text: str, name: str = "<text>", environ: Mapping[str, str] | None = None) -> File:
@@ -135,9 +77,14 @@ def examine(path: str | os.PathLike[str], looks_at_files: bool = True) -> Findin
     """Everything about the file at `path`, and about the files that it names unless they are not to be looked at."""
     name = os.fspath(path)
     try:
-        text = decode(_content(name), name)
+        text = read_text(name)
     except ConfigError as error:
         return Findings(None, error.problems)
+    return examine_text(text, name, looks_at_files)
+
+
+def examine_text(text: str, name: str, looks_at_files: bool = True) -> Findings:
+    """The same about a text; `name` stands for the file in messages."""
     tree = read_tree(text, os.environ)
     found = _examined(tree, text, name)
     if tree.root is None or not looks_at_files:
@@ -161,6 +108,11 @@ def _besides(tree: Tree, found: list[Trouble]) -> list[Trouble]:
     """What was found, without what only follows from the tree's own troubles."""
     spoiled = {trouble.path for trouble in tree.troubles}
     return [trouble for trouble in found if trouble.path not in spoiled or not trouble.path]
+
+
+def read_text(name: str) -> str:
+    """The text of the file of that name. Raises ConfigError."""
+    return decode(_content(name), name)
 
 
 def decode(content: bytes, name: str) -> str:
@@ -222,7 +174,3 @@ def _step(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     return f".{step}" if re.fullmatch(r"[\w-]+", step) else f"[{quote(step)}]"
-
-
-def _printable(line: str) -> str:
-    return "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from lbproxy.control.problems import ConfigError
     from lbproxy.core.spec import AdminSpec
 
 OK: Final = 0
@@ -118,18 +119,22 @@ def _read(status: int, kind: str, content: bytes, lack: str) -> Any:
 
 
 def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
-    """The admin API that the arguments mean; `config_path()` is the configuration, if there is one. Raises Failure."""
+    """The admin API that the arguments mean; `config_path()` is the configuration, if there is one. Raises Failure, and
+    ConfigError for a configuration that does not say."""
     if arguments.admin is not None:
         return named(arguments.admin, arguments.token_file)
     path = config_path()
     if path is None:
         return named(DEFAULT_ADMIN, arguments.token_file)
-    spec = _section(path)
+    from lbproxy.control.config import read_text
+
+    text = read_text(path)
+    spec = _section(text, path)
     if spec is None:
         # Whether the default address has an instance that is ready is a question that can do no harm.
         if arguments.client == "healthcheck":
             return named(DEFAULT_ADMIN, arguments.token_file)
-        raise Failure(BAD, f"lbproxy: {path} cannot be read as far as `admin`; name the instance with --admin")
+        raise _faulty(text, path, f"{path} cannot be read as far as `admin`")
     if spec.socket and (os.access(spec.socket, os.W_OK) or spec.listen is None):
         return Admin(path=spec.socket)
     if spec.listen is None:
@@ -146,7 +151,7 @@ def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
     )
 
 
-def _section(path: str) -> AdminSpec | None:
+def _section(text: str, path: str) -> AdminSpec | None:
     """The admin section of a configuration, though the rest of it may be wrong: that is when people ask for help.
 
     None when what can be read says neither where the instance is nor that it is where it is by default.
@@ -154,18 +159,11 @@ def _section(path: str) -> AdminSpec | None:
     from pydantic import ValidationError
 
     from lbproxy.control.addresses import read_bind
-    from lbproxy.control.config import ConfigError, decode
     from lbproxy.control.schema import Admin as Section
     from lbproxy.control.tree import read_tree
     from lbproxy.core.spec import AdminSpec
 
-    try:
-        with open(path, "rb") as file:
-            tree = read_tree(decode(file.read(), path), os.environ)
-    except ConfigError as error:
-        raise Failure(BAD, str(error)) from None
-    except OSError as error:
-        raise Failure(BAD, f"lbproxy: cannot read {path}: {error.strerror}") from None
+    tree = read_tree(text, os.environ)
     root = tree.root or tree.begun
     data = root.plain() if root is not None else {}
     if not isinstance(data, dict) or (tree.root is None and tree.troubles and "admin" not in data):
@@ -173,9 +171,19 @@ def _section(path: str) -> AdminSpec | None:
     try:
         section = Section.model_validate(data.get("admin", {}))
     except ValidationError:
-        raise Failure(BAD, f"lbproxy: the admin section of {path} is wrong; name the instance with --admin") from None
+        raise _faulty(text, path, f"the admin section of {path} is wrong") from None
     listen = None if section.listen is None else read_bind(section.listen)
     return AdminSpec(listen, section.socket, section.token_file)
+
+
+def _faulty(text: str, path: str, why: str) -> ConfigError:
+    """What is wrong with a configuration that does not say where the instance is."""
+    from lbproxy.control.config import examine_text
+    from lbproxy.control.problems import ConfigError
+
+    found = examine_text(text, path, looks_at_files=False).problems
+    of_admin = [problem for problem in found if problem.path.partition(".")[0] == "admin"]
+    return ConfigError(of_admin or found, f"lbproxy: {why}; name the instance with --admin")
 
 
 def named(text: str, token_file: str | None) -> Admin:

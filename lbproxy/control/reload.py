@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lbproxy.control.config import ConfigError
+from lbproxy.control.problems import ConfigError
 from lbproxy.control.restart import needs_restart
 from lbproxy.core.spec import Config
 from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus
