@@ -55,7 +55,7 @@ from lbproxy.dataplane.deadlines import (
 )
 from lbproxy.dataplane.placement import wait_for_seat
 from lbproxy.dataplane.plane import monotonic
-from lbproxy.dataplane.settling import end_retry, settle, tell
+from lbproxy.dataplane.settling import code_class, end_retry, settle, tell
 
 if TYPE_CHECKING:
     from lbproxy.core.account import Backend
@@ -148,11 +148,12 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     exchange.refuse(*_ANSWERS[error])
 
 
-def is_tried_elsewhere(exchange: Exchange, status: int) -> bool:
-    """Take note of an answer that speaks against the backend, of which nothing has been passed on. True when another
-    backend is asked instead."""
+def try_elsewhere(exchange: Exchange, status: int) -> bool:
+    """Take note of an answer that is an error, of which nothing has been passed on. True when another backend is asked
+    instead."""
     pool, backend = exchange.attempting()
-    exchange.plane.observe_failure(pool, backend, "status")
+    if status >= 500:  # a lower one speaks against the request
+        exchange.plane.observe_failure(pool, backend, "status")
     if status not in pool.spec.retry.statuses:
         return False
     verdict = pool.retry.verdict(ANSWERED, exchange.method, exchange.attempts, exchange.is_repeatable, status)
@@ -161,10 +162,8 @@ def is_tried_elsewhere(exchange: Exchange, status: int) -> bool:
         if verdict >= 0:
             _count_refused(exchange, pool, verdict)
         return False
-    exchange.plane.cells[backend.row + BACKEND_REQUESTS + 4] += 1
-    _end_attempt(exchange, pool)
-    exchange.retried_for = RETRY_STATUS
-    exchange.attempt_later(following)
+    exchange.plane.cells[backend.row + BACKEND_REQUESTS + code_class(status)] += 1
+    _move_on(exchange, pool, backend, following, RETRY_STATUS)
     return True
 
 
@@ -183,17 +182,20 @@ def _try_is_over(exchange: Exchange) -> None:
         left_s = pool.first_byte_s - (pool.per_try_s or 0.0)
         exchange.downstream.set_deadline(max(0.0, left_s), DUE_FIRST_BYTE)
         return
-    _end_attempt(exchange, pool)
     _blame(exchange, pool, backend, FIRST_BYTE_TIMEOUT)
-    exchange.retried_for = RETRY_TIMEOUT
-    exchange.attempt_later(following)
+    _move_on(exchange, pool, backend, following, RETRY_TIMEOUT)
 
 
-def _end_attempt(exchange: Exchange, pool: Pool) -> None:
-    """The current attempt has failed, and another backend is to be asked."""
+def _move_on(exchange: Exchange, pool: Pool, failed: Backend, following: Backend, reason: int) -> None:
+    """The current attempt has failed, and another backend has been chosen: ask that one. Who waits for a seat hears of
+    the one that is left only then, or might be given the last one of the backend that was chosen."""
     exchange.drop_upstream()
-    exchange.leave_seat()
+    exchange.has_seat = False
+    pool.account.release(failed, exchange.h)
     end_retry(exchange, pool, RETRY_FAILED)
+    exchange.retried_for = reason
+    exchange.attempt_later(following)
+    exchange.plane.seat_is_free(pool)
 
 
 def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> Backend | None:

@@ -57,7 +57,7 @@ from lbproxy.dataplane.deadlines import (
 from lbproxy.dataplane.flow import Octets
 from lbproxy.dataplane.placement import is_guided, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
-from lbproxy.dataplane.recovery import attempt_failed, is_tried_elsewhere, no_resources
+from lbproxy.dataplane.recovery import attempt_failed, no_resources, try_elsewhere
 from lbproxy.dataplane.settling import end_retry, settle, tell
 from lbproxy.dataplane.tunnel import Tunnel, switch_protocols
 from lbproxy.dataplane.turn import BUSY
@@ -371,7 +371,7 @@ class Exchange(Finished):
     def respond(self, answer: Answer, body: Octets, is_complete: bool) -> None:
         """The final head of the answer has come, with the first octets of its body, perhaps all of them."""
         status = answer.status
-        if status >= 500 and is_tried_elsewhere(self, status):
+        if status >= 400 and try_elsewhere(self, status):
             return
         plane = self.plane
         downstream = self.downstream

@@ -49,7 +49,7 @@ def settle(exchange: Exchange, now: float) -> None:
             and backend is exchange.owner
             and backend is not None
         ):
-            plane.turn.tally(pool, backend, _code(exchange.status), micros, exchange.response_bytes)
+            plane.turn.tally(pool, backend, code_class(exchange.status), micros, exchange.response_bytes)
         else:
             _count(exchange, pool, backend, now, micros)
     if exchange.held:
@@ -73,8 +73,8 @@ def end_retry(exchange: Exchange, pool: Pool, outcome: int) -> None:
         exchange.plane.cells[pool.row + POOL_RETRIES + reason * len(RETRY_OUTCOMES) + outcome] += 1
 
 
-def _code(status: int) -> int:
-    """Which of the code classes a status is in."""
+def code_class(status: int) -> int:
+    """Which of `ledger.CODE_CLASSES` a status is in, as an index; beyond 599 it counts as an error of the backend's."""
     return (status if status < 600 else 500) // 100 - 1
 
 
@@ -83,7 +83,7 @@ def _count(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, 
     row = pool.row
     end_retry(exchange, pool, RETRY_ABANDONED)  # of one that has already ended there is nothing left to say
     status = exchange.status
-    code = _code(status)
+    code = code_class(status)
     if status:
         cells[row + POOL_REQUESTS + code] += 1
     if exchange.decision >= 0:

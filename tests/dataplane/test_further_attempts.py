@@ -22,6 +22,7 @@ from tests.dataplane.harness import (
     backend,
     pool_of,
     read_head,
+    reload,
     request,
     running,
 )
@@ -225,3 +226,50 @@ async def test_an_attempt_for_which_no_seat_was_found_is_none(end: str) -> None:
             gate.set()
             await first
             writer.close()
+
+
+@pytest.mark.parametrize("code", [404, 429, 500, 599])
+async def test_every_status_that_may_be_configured_is_worth_another_attempt(code: int) -> None:
+    async with (
+        backend(answering(answer(b"bad", f"{code} Bad"))) as b0,
+        backend(answering(answer())) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(code,)))) as proxy,
+    ):
+        assert status(await proxy.ask(request(key=proxy.key_of("b0")))) == 200
+        assert (proxy.lines[0].backend, proxy.lines[0].attempts) == ("b1", 2)
+        assert proxy.retries("status", "success") == 1
+        assert proxy.backend_cell("b0", ledger.BACKEND_REQUESTS + code // 100 - 1) == 1
+        # That a client may not or asks too much is no failure of the backend's.
+        assert proxy.pool.backends["b0"].errors == (code >= 500)
+
+
+async def test_the_seat_of_a_further_attempt_is_not_given_away_by_the_one_before_it() -> None:
+    gate = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await gate.wait()
+        writer.write(answer())
+
+    async with backend(talk) as b0, backend(talk) as b1:
+        pool = pool_of(b0.port, b1.port)
+        one_each = tuple(replace(each, max_in_flight=1) for each in pool.backends)
+        patient = replace(pool, queue=Queue(timeout=PATIENCE_S), retry=Retry(per_try=PATIENCE_S))
+        async with running(replace(patient, backends=one_each)) as proxy:
+            of_b0, of_b1 = proxy.key_of("b0"), proxy.key_of("b1")
+            asking = [asyncio.create_task(proxy.ask(request(key=of_b1)))]
+            await proxy.settled(lambda: proxy.backend_cell("b1", ledger.BACKEND_IN_FLIGHT) == 1)
+            known = set(proxy.plane._listeners["l"].connections)
+            asking.append(asyncio.create_task(proxy.ask(request(key=of_b0))))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            (slow,) = set(proxy.plane._listeners["l"].connections) - known
+            asking.append(asyncio.create_task(proxy.ask(request(key=of_b1))))
+            await proxy.settled(lambda: len(proxy.pool.account.waiting) == 1)
+            # There is one more seat, and before anybody has been told of it the time of a try is over.
+            two_seats = (one_each[0], replace(one_each[1], max_in_flight=2))
+            reload(proxy, replace(proxy.config, pools=(replace(patient, backends=two_seats),)))
+            slow.pass_deadline()
+            held = [proxy.backend_cell(name, ledger.BACKEND_IN_FLIGHT) for name in ("b0", "b1")]
+            assert (held, len(proxy.pool.account.waiting)) == ([1, 2], 0)
+            gate.set()
+            assert [status(octets) for octets in await asyncio.gather(*asking)] == [200, 200, 200]
