@@ -77,10 +77,10 @@ class Finished:
 
     Times are in microseconds. `status` 0: none was sent. `backend_name` "": none was chosen. `decision`: index into
     `ledger.DECISIONS`, -1 when not routed. `reason`: "", or a word of `ledger.REJECTIONS` or `ledger.UPSTREAM_ERRORS`,
-    or "client_abort". `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `agent` and
-    `referer` are the request's User-Agent and Referer, b"" when there is none. `trace_id` is what the backend was told,
-    b"" when the policy is to pass on what comes. `trace` None: its spans are told to nobody. `path` is the target in
-    origin-form. `peer` is who connected, `client` who that one speaks for. `started` and `sent` are the monotonic
+    or `ledger.CLIENT_ABORT`. `connect_us` -1: the connection was reused. `first_byte_us` -1: no answer began. `agent`
+    and `referer` are the request's User-Agent and Referer, b"" when there is none. `trace_id` is what the backend was
+    told, b"" when the policy is to pass on what comes. `trace` None: its spans are told to nobody. `path` is the target
+    in origin-form. `peer` is who connected, `client` who that one speaks for. `started` and `sent` are the monotonic
     seconds at which the request came and at which its last attempt was sent. `shape` and `values` are its header.
     """
 

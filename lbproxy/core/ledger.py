@@ -53,6 +53,8 @@ REJECTIONS: Final = (
 )
 # Why another backend than the owner served.
 SPILL_REASONS: Final = ("hot", "full", "failover", "pinned")
+# Why an exchange ended before its answer had, when it is neither of those below nor a rejection: the client went away.
+CLIENT_ABORT: Final = "client_abort"
 # What went wrong between the proxy and a backend.
 UPSTREAM_ERRORS: Final = (
     "connect_refused",

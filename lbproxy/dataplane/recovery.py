@@ -24,6 +24,7 @@ from lbproxy.core.exchange import (
 from lbproxy.core.ledger import (
     BACKEND_ERRORS,
     BACKEND_REQUESTS,
+    CLIENT_ABORT,
     CLOSED_EARLY,
     CONNECT_TIMEOUT,
     FIRST_BYTE_TIMEOUT,
@@ -244,18 +245,23 @@ def client_left(exchange: Exchange) -> None:
     exchange.down = GONE
     if action not in (DETACH, ABANDON):
         return
-    pool = exchange.pool
-    if action == ABANDON and pool is not None:
-        exchange.reason = "client_abort"
-        exchange.plane.cells[pool.row + POOL_ABORTS] += 1
+    if action == ABANDON:
+        _count_abort(exchange)
     exchange.drop_upstream()
     exchange.leave_seat()
     settle(exchange, monotonic())
     tell(exchange)
 
 
+def _count_abort(exchange: Exchange) -> None:
+    """The client will not have its answer. Of a request that no pool had yet, there is nothing to say."""
+    if exchange.pool is not None:
+        exchange.reason = CLIENT_ABORT
+        exchange.plane.cells[exchange.pool.row + POOL_ABORTS] += 1
+
+
 def client_failed(exchange: Exchange, status: int, reason: str) -> None:
-    """The client sends or takes no more, or what it sends cannot be taken. The backend is not to blame."""
+    """The client sends no more, or what it sends cannot be taken. The backend is not to blame."""
     has_answer = exchange.up in (RESPONDING, FINISHED)
     exchange.drop_upstream()
     exchange.leave_seat()
@@ -282,8 +288,9 @@ def out_of_time(exchange: Exchange, due: int) -> None:
     elif due == DUE_BODY:
         client_failed(exchange, 408, "body_timeout")
     elif due == DUE_SEND:
-        if exchange.pool is not None:
-            exchange.plane.cells[exchange.pool.row + POOL_ABORTS] += 1
-        client_failed(exchange, 408, "client_abort")
+        exchange.drop_upstream()
+        exchange.leave_seat()
+        _count_abort(exchange)
+        cut(exchange)
     elif due == DUE_TUNNEL and exchange.tunnel is not None:
         exchange.tunnel.close()
