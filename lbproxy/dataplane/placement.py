@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lbproxy.dataplane.relay import Exchange
 
 
-def is_guided(exchange: Exchange, pool: Pool) -> bool:
+def follow_guide(exchange: Exchange, pool: Pool) -> bool:
     """Go where something stronger than the ring says: an open tunnel of the user, the session's cookie, a pin. False
     when there is no such thing, or it leads nowhere now."""
     if exchange.h >= 0 and pool.account.homes is not None and _follow_tunnel(exchange, pool):

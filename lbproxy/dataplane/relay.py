@@ -55,7 +55,7 @@ from lbproxy.dataplane.deadlines import (
     DUE_UPSTREAM,
 )
 from lbproxy.dataplane.flow import Octets
-from lbproxy.dataplane.placement import is_guided, wait_for_seat
+from lbproxy.dataplane.placement import follow_guide, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, no_resources, try_elsewhere
 from lbproxy.dataplane.settling import end_retry, settle, tell
@@ -182,7 +182,7 @@ class Exchange(Finished):
         elif pool.spec.sticky.on_missing == "reject":
             self.refuse(400, "no_key")
             return
-        if not pool.has_guides or not is_guided(self, pool):
+        if not pool.has_guides or not follow_guide(self, pool):
             self._place(pool)
 
     def forget_values(self) -> None:
