@@ -11,14 +11,16 @@ from functools import partial
 from statistics import fmean, median, pstdev
 from typing import Final
 
+from lbproxy.core.account import Account, Backend
 from lbproxy.core.affinity import key_finder
 from lbproxy.core.bound import Bound
 from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.hotkeys import HotKeys, Meter
+from lbproxy.core.ledger import row_width
 from lbproxy.core.moves import moved
 from lbproxy.core.ring import Ring
-from lbproxy.core.spec import KeySource, Sticky
+from lbproxy.core.spec import Address, BackendSpec, KeySource, Sticky
 
 
 class Shape:
@@ -121,17 +123,18 @@ def bounding() -> None:
 def metering() -> None:
     hashes = [hash_key(b"user-%d" % i) for i in range(20_000)]
     meter, hot_keys = Meter(), HotKeys()
+    backend = Backend(BackendSpec("b1", Address("127.0.0.1", 1)), row_width("pool"), 1.0)
+    account = Account([0] * (row_width("pool") + row_width("backend")), (), 0, 0)
 
     def seat(h: int) -> None:
-        meter.acquire(h)
-        meter.release(h)
+        account.acquire(backend, h)
+        account.release(backend, h)
 
     print("hot keys, nanoseconds a request")
     print(f"  seen: {nanoseconds_each(meter.seen.append, hashes):.0f}")
     print(f"  seat taken and given back: {nanoseconds_each(seat, hashes):.0f}")
     print(f"  is it hot: {nanoseconds_each(hot_keys.reach.get, hashes):.0f}")
-    for h in hashes[:200]:
-        meter.acquire(h)
+    meter.held.update(dict.fromkeys(hashes[:200], 1))
     meter.fold(1.0)
     for requests in (500, 5000):
         meter.seen.clear()

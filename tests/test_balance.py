@@ -822,7 +822,7 @@ class Balancing(RuleBasedStateMachine):
             for backend in pool.backends.values():
                 assert backend.in_flight == mine.count(backend) == cells[backend.row + BACKEND_IN_FLIGHT]
                 assert pool.account.load(backend) == sum(each.name == backend.name for _, each, _ in self.held)
-            assert sum(pool.account.meter.held.values()) == sum(at == worker and h >= 0 for at, _, h in self.held)
+            assert pool.account.meter.held == Counter(h for at, _, h in self.held if at == worker and h >= 0)
 
     @invariant()
     def nobody_is_at_zero(self) -> None:

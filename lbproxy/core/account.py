@@ -156,7 +156,7 @@ class Account:
         cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
         if self.peers:
             cells[self.row + POOL_IN_FLIGHT] = self.in_flight
-        if h >= 0:  # the same as meter.acquire, without a call
+        if h >= 0:
             held = self._held
             held[h] = held.get(h, 0) + 1
         if backend.most_connections is not None:

@@ -51,8 +51,8 @@ _ENDED: Final = 1 / 8
 class Meter:
     """What one worker measures of a pool's keys.
 
-    On the hot path: `seen.append(h)` for every request, `acquire` and `release` with every seat. The list is the same
-    object for the meter's whole life, so its `append` may be bound once.
+    On the hot path: `seen.append(h)` for every request, and in `held`, the seats of each key, one more or one less with
+    every seat (`account.Account`). Both stay the same objects for the meter's whole life, so they may be bound once.
     """
 
     __slots__ = ("_at", "_requests", "_work", "held", "seen")
@@ -63,20 +63,6 @@ class Meter:
         self._requests: Final = Sketch(capacity)
         self._work: Final = Sketch(capacity)
         self._at = 0.0
-
-    def acquire(self, h: int) -> None:
-        """The key takes one more seat."""
-        held = self.held
-        held[h] = held.get(h, 0) + 1
-
-    def release(self, h: int) -> None:
-        """The key gives one seat back."""
-        held = self.held
-        seats = held[h]
-        if seats > 1:
-            held[h] = seats - 1
-        else:
-            del held[h]
 
     def fold(self, now: float) -> Table:
         """Take what has been seen since the last call into the sketches, and say what they know. Called every tick."""
@@ -203,7 +189,7 @@ class HotKeys:
             requests = row.requests / self.top.requests if self.top.requests else 0.0
             work = row.work / self.top.work if self.top.work else 0.0
             self._judge_one(now, row.key, requests, work, room, tuple(parts(row.key)))
-        self._cooled_forget(now)
+        self._forget_cooled(now)
         self.reach.clear()
         self.reach.update((key, hot.reach) for key, hot in self.hot.items())
         return self.reach != before
@@ -257,6 +243,6 @@ class HotKeys:
         cooled = self._cooled.get(key)
         return HOLD_S if cooled is None else min(2 * cooled[1], LONGEST_HOLD_S)
 
-    def _cooled_forget(self, now: float) -> None:
+    def _forget_cooled(self, now: float) -> None:
         for key in [key for key, (at, _) in self._cooled.items() if now - at > LONGEST_HOLD_S or key in self.hot]:
             del self._cooled[key]
