@@ -13,14 +13,14 @@ from typing import Final
 
 from lbproxy.control.admin.view import Decision, Document, Rejected
 from lbproxy.control.build import build
-from lbproxy.control.config import decode, reads
+from lbproxy.control.config import decode, examine_text, reads
 from lbproxy.control.events import EventJournal, Events
 from lbproxy.control.foresight import check_tokens, coming_to_rest
 from lbproxy.control.hot_watch import HotWatch
 from lbproxy.control.overrides import Override, What, override_store
 from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
 from lbproxy.control.probes import Prober
-from lbproxy.control.problems import ConfigError
+from lbproxy.control.problems import ConfigError, Problem
 from lbproxy.control.reload import Refused, Reloader, ReloadResult
 from lbproxy.control.restart import needs_restart
 from lbproxy.control.ring_changes import RingChanges
@@ -45,6 +45,8 @@ from lbproxy.views import Views
 
 # Which of the counted answers are a backend's good ones.
 _GOOD: Final = len(CODE_CLASSES) - 1
+# The name of a configuration that came with a request.
+_REQUEST: Final = "<request>"
 
 
 class Instance(Views):
@@ -202,11 +204,13 @@ class Instance(Views):
         }
 
     async def check_text(self, text: bytes) -> Document:
-        try:
-            config = await asyncio.to_thread(_config_of, text)
-        except ConfigError as error:
-            return {"ok": False, "problems": [problem.as_dict() for problem in error.problems]}
-        return {"ok": True, "problems": [], "needs_restart": list(needs_restart(self.reloader.started_with, config))}
+        config, problems = await asyncio.to_thread(_examined, text)
+        waiting = None if config is None else list(needs_restart(self.reloader.started_with, config))
+        return {
+            "ok": not problems,
+            "problems": [problem.as_dict() for problem in problems],
+            "needs_restart": waiting,
+        }
 
     async def plan_text(self, text: bytes | None) -> Document:
         try:
@@ -325,4 +329,13 @@ class Instance(Views):
 
 def _config_of(text: bytes) -> Config:
     """The configuration in a text. Raises ConfigError."""
-    return build(reads(decode(text, "<request>"), "<request>"), source="<request>")
+    return build(reads(decode(text, _REQUEST), _REQUEST), source=_REQUEST)
+
+
+def _examined(text: bytes) -> tuple[Config | None, Sequence[Problem]]:
+    """The configuration in a text, if it is one, and everything that would keep this process from running it."""
+    try:
+        found = examine_text(decode(text, _REQUEST), _REQUEST)
+    except ConfigError as error:
+        return None, error.problems
+    return None if found.file is None else build(found.file, source=_REQUEST), found.wrong(is_proxy=True)

@@ -177,7 +177,8 @@ async def _decide_and_plan(client: aiohttp.ClientSession) -> None:
         check(await told.json(), "ChangePlan")
     async with client.post("/v1/plan") as told:
         check(await told.json(), "ConfigPlan")
-    for text in ("listen: 127.0.0.1:1\npools: {x: {backends: [{url: 'http://127.0.0.1:1'}]}}", "listen: [}"):
+    pools = "pools: {x: {backends: [{url: 'http://127.0.0.1:1'}]}}"
+    for text in (f"listen: 127.0.0.1:1\n{pools}", f"listen: unix:/none/socket\n{pools}", "listen: [}"):
         async with client.post("/v1/check", data=text.encode()) as told:
             check(await told.json(), "Checked")
     async with client.post("/v1/reload") as told:

@@ -346,6 +346,42 @@ async def test_check_names_what_needs_a_restart(tmp_path: Path, backends: Backen
         assert (code, json.loads(out)["needs_restart"], json.loads(out)["compared_with"]) == (0, [], f"unix:{socket}")
 
 
+async def test_the_api_checks_what_the_command_checks(tmp_path: Path, backends: Backends) -> None:
+    """And what it finds is what a reload of the same text would be refused for, or a start would fail for."""
+    with proxied(tmp_path, backends) as proxy:
+        good, socket = json.loads(json.dumps(proxy.config)), proxy.config["admin"]["socket"]
+        (tmp_path / "empty").write_text("")
+        log, token, missing = (str(tmp_path / name) for name in ("", "empty", "missing/socket"))
+        for changes, paths, waiting, is_refused in (
+            ({}, [], [], False),
+            ({"log": {"access": {"path": log}}}, ["log.access.path"], [], True),
+            ({"listen": f"unix:{missing}"}, ["listen"], [], True),
+            ({"admin": good["admin"] | {"token_file": token}}, ["admin.token_file"], ["admin"], False),
+            (
+                {"admin": good["admin"] | {"socket": missing}, "workers": 3},
+                ["admin.socket"],
+                ["workers", "admin"],
+                False,
+            ),
+            ({"workers": 0, "log": {"access": {"path": log}}}, ["log.access.path", "workers"], None, True),
+        ):
+            text = yaml.safe_dump(good | changes)
+            proxy.file.write_text(text)
+            checked = json.loads((await cli(proxy, "check", "--json"))[1])
+            told = await asyncio.to_thread(_checked, socket, text)
+            for problem in checked["problems"]:
+                problem["file"] = "<request>"
+            assert (told["ok"], told["problems"]) == (checked["ok"], checked["problems"])
+            assert (sorted(each["path"] for each in told["problems"]), told["needs_restart"]) == (paths, waiting)
+            code, _, err = await cli(proxy, "reload", "--admin", f"unix:{socket}")
+            assert code == (4 if is_refused else 0), err
+
+
+def _checked(socket: str, text: str) -> dict[str, Any]:
+    document: dict[str, Any] = reach.Admin(path=socket).ask("POST", "/v1/check", text.encode())
+    return document
+
+
 async def test_a_plan_predicts_what_then_happens(tmp_path: Path, backends: Backends) -> None:
     users = [f"user-{number}" for number in range(2000)]
     with proxied(tmp_path, backends) as proxy:

@@ -125,7 +125,7 @@ def compared(arguments: Namespace, file: File) -> Document:
     if admin is not None:
         try:
             said = admin.ask("POST", "/v1/check", to_yaml(resolved(file)).encode(), "application/yaml")
-            return {"needs_restart": said.get("needs_restart", []), "compared_with": str(admin)}
+            return {"needs_restart": said.get("needs_restart") or [], "compared_with": str(admin)}
         except Failure:
             if arguments.admin is not None:
                 raise

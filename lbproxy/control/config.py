@@ -20,7 +20,7 @@ from typing import Final
 
 from lbproxy.control.build import build
 from lbproxy.control.faults import check_named_files, check_tree
-from lbproxy.control.problems import ConfigError, Problem
+from lbproxy.control.problems import ConfigError, Problem, in_order
 from lbproxy.control.schema import File
 from lbproxy.control.tree import LINE_BREAK, Path, Tree, Trouble, read_tree
 from lbproxy.control.values import quote
@@ -42,12 +42,14 @@ class Findings:
     unfit: tuple[Problem, ...] = ()
     denied: tuple[Problem, ...] = ()
 
+    def wrong(self, is_proxy: bool = False) -> tuple[Problem, ...]:
+        """All that is wrong; `is_proxy`: whoever looked will run it, and needs what was denied."""
+        return in_order(self.problems + self.unfit + (self.denied if is_proxy else ()))
+
     def usable(self, is_proxy: bool = False) -> File:
-        """The file. Raises ConfigError for what is wrong; `is_proxy`: whoever looked will run it, and needs what was
-        denied."""
-        problems = self.problems + self.unfit + (self.denied if is_proxy else ())
-        if self.file is None or problems:
-            raise ConfigError(problems)
+        """The file. Raises ConfigError for what is wrong."""
+        if self.file is None or self.wrong(is_proxy):
+            raise ConfigError(self.wrong(is_proxy))
         return self.file
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
@@ -58,12 +58,17 @@ class Problem:
         return f"{self.headline(kind)}\n{_printable(shown)}\n{pad}^"
 
 
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """As they stand in the file."""
+    return tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+
+
 class ConfigError(Exception):
     """A configuration that cannot be used. `problems` are all that was found, in the order of the file, and `advice` is
     a line for people about what else they can do."""
 
     def __init__(self, problems: Sequence[Problem], advice: str = "") -> None:
-        self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
+        self.problems = in_order(problems)
         self.advice = advice
         super().__init__(self.problems[0].headline())
 

@@ -309,7 +309,7 @@ PATHS: Final[dict[str, dict[str, Operation]]] = {
         "post": _operation(
             "check",
             "trying",
-            "What is wrong with a configuration.",
+            "What is wrong with a configuration, and with the files that it names.",
             {200: _answer("All of it at once.", ref("Checked"))},
             _ON_WRITES,
             security=_TOKEN,

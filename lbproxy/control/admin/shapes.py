@@ -397,12 +397,11 @@ SCHEMAS: Final[dict[str, Shape]] = {
         needs_restart=NAMES,
         complete=flag("Whether all workers have acknowledged."),
     ),
-    "Checked": {
-        "oneOf": [
-            thing(ok={"const": True}, problems={"type": "array", "maxItems": 0}, needs_restart=NAMES),
-            thing(ok={"const": False}, problems=many(ref("Fault"))),
-        ]
-    },
+    "Checked": thing(
+        ok=flag("Whether there are no problems."),
+        problems=many(ref("Fault")),
+        needs_restart=maybe(NAMES, "What only a restart would put in force; null for what is no configuration."),
+    ),
     "PoolPlan": thing(**_POOL_PLAN),
     "ChangePlan": thing(generation=GENERATION, **_POOL_PLAN),
     "ConfigPlan": thing(

@@ -101,7 +101,7 @@ class Operator(Protocol):
         ...
 
     async def check_text(self, text: bytes) -> Document:
-        """What is wrong with a configuration."""
+        """What is wrong with a configuration, and with the files that it names."""
         ...
 
     async def plan_text(self, text: bytes | None) -> Document:
