@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from lbproxy.core.health import RAMP_STEPS, STATES, Damping, PoolHealth, ramp
+from lbproxy.core.health import RAMP_STEPS, STATES, PoolHealth, ramp
 from lbproxy.core.spec import Ejection, Health
 
-PROBES = Health(kind="http", rise=2, fall=3)
-DAMPING = Damping(hold_s=5.0, longest_hold_s=60.0, forgive_s=100.0)
+PROBES = Health(kind="http", rise=2, fall=3, hold=5.0, longest_hold=60.0, forgive=100.0)
 
 
-def pool_of(
-    count: int, probes: Health = PROBES, ejection: Ejection | None = None, damping: Damping = DAMPING, up: bool = True
-) -> PoolHealth:
+def pool_of(count: int, probes: Health = PROBES, ejection: Ejection | None = None, up: bool = True) -> PoolHealth:
     """Backends b0, b1, ... of which all are up, or unknown."""
-    pool = PoolHealth(probes, ejection or Ejection(), damping)
+    pool = PoolHealth(probes, ejection or Ejection())
     pool.keep([f"b{i}" for i in range(count)])
     if up and probes.kind != "none":
         for name in pool.backends:
@@ -327,7 +326,7 @@ class TestUnderAnotherConfiguration:
         probe(pool, "---")
         pool.observe_streak("b1", 1.0)
         pool.observe_drain("b2", True)
-        heir = pool.under(PROBES, Ejection(), DAMPING, ["b0", "b1", "b2", "b9"])
+        heir = pool.under(PROBES, Ejection(), ["b0", "b1", "b2", "b9"])
         assert {name: each.state(2.0) for name, each in heir.backends.items()} == {
             "b0": "down",
             "b1": "ejected",
@@ -338,7 +337,7 @@ class TestUnderAnotherConfiguration:
 
     def test_it_is_a_copy(self) -> None:
         pool = pool_of(2)
-        heir = pool.under(PROBES, Ejection(), DAMPING, ["b0"])
+        heir = pool.under(PROBES, Ejection(), ["b0"])
         probe(heir, "---")
         assert heir.backends["b0"].state(2.0) == "down"
         assert pool.backends["b0"].state(2.0) == "up"
@@ -346,7 +345,7 @@ class TestUnderAnotherConfiguration:
 
     def test_a_new_machine_under_an_old_name_is_unknown(self) -> None:
         pool = pool_of(3)
-        heir = pool.under(PROBES, Ejection(), DAMPING, list(pool.backends), renewed=["b1"])
+        heir = pool.under(PROBES, Ejection(), list(pool.backends), renewed=["b1"])
         assert heir.backends["b1"].state(1.0) == "unknown"
         assert heir.serving(1.0) == {"b0", "b2"}
         probe(heir, "+", 5.0, "b1")
@@ -355,9 +354,9 @@ class TestUnderAnotherConfiguration:
     def test_without_probes_nobody_stays_down(self) -> None:
         pool = pool_of(3)
         probe(pool, "---")
-        heir = pool.under(Health(kind="none"), Ejection(), DAMPING, ["b0", "b1", "b2"])
+        heir = pool.under(Health(kind="none"), Ejection(), ["b0", "b1", "b2"])
         assert heir.serving(2.0) == {"b0", "b1", "b2"}
-        again = heir.under(PROBES, Ejection(), DAMPING, ["b0", "b1", "b2"])
+        again = heir.under(PROBES, Ejection(), ["b0", "b1", "b2"])
         assert again.serving(2.0) == {"b0", "b1", "b2"}
 
 
@@ -370,7 +369,7 @@ class Pool(RuleBasedStateMachine):
     def start(self, rise: int, fall: int) -> None:
         self.rise, self.fall = rise, fall
         ejection = Ejection(base=8, max=64, max_share=0.5, failure_rate=0.5, min_requests=20)
-        self.pool = pool_of(4, Health(kind="http", rise=rise, fall=fall), ejection, up=False)
+        self.pool = pool_of(4, replace(PROBES, rise=rise, fall=fall), ejection, up=False)
         self.now = 1.0
         self.history: dict[str, list[bool]] = {name: [] for name in self.names}
         self.healthy: dict[str, bool | None] = dict.fromkeys(self.names)
@@ -430,7 +429,7 @@ class Pool(RuleBasedStateMachine):
             assert backend.is_eligible(now) == (backend.state(now) == "up")
             assert backend.is_standby(now) == (backend.state(now) in ("unknown", "held"))
             assert backend.state(now) in STATES
-            assert backend.held_until - now <= DAMPING.longest_hold_s
+            assert backend.held_until - now <= PROBES.longest_hold
             assert backend.ejected_until - now <= 64
         assert sum(backend.ejected_until > now for backend in backends.values()) <= 2
         states = {name: backend.state(now) for name, backend in backends.items()}

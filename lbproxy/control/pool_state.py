@@ -26,7 +26,7 @@ from typing import Final, final
 
 from lbproxy.control.overrides import Overrides
 from lbproxy.core.account import DRAINING, OUT, SERVING
-from lbproxy.core.health import RAMP_STEPS, Damping, PoolHealth, ramp
+from lbproxy.core.health import RAMP_STEPS, PoolHealth, ramp
 from lbproxy.core.pace import LEAST_PAUSE_S, Pace, rounded
 from lbproxy.core.spec import BackendSpec, PoolSpec
 
@@ -73,10 +73,9 @@ class PoolState:
         self.spec: Final = spec
         self.overrides: Final = overrides
         self._backends: Final = {backend.name: backend for backend in spec.backends}
-        damping = Damping(spec.health.hold, spec.health.longest_hold, spec.health.forgive)
         known: PoolHealth = previous.health if previous is not None else PoolHealth(spec.health, spec.ejection)
         renewed = [name for name in names if previous is not None and previous._is_another(self._backends[name])]
-        self.health: Final[PoolHealth] = known.under(spec.health, spec.ejection, damping, names, renewed)
+        self.health: Final[PoolHealth] = known.under(spec.health, spec.ejection, names, renewed)
         # What is in force, by name.
         self.states: dict[str, int] = {}
         self.words: dict[str, str] = {}

@@ -14,9 +14,9 @@ before the first probe.
 in a row. The very first result decides at once: there is nothing yet that it could contradict.
 
 *Flaps.* Every fall of a healthy backend raises its penalty by one, and it must then be good without a break for
-`hold_s`, doubled for each further penalty up to `longest_hold_s`, before it is trusted again. A failure meanwhile
+`hold`, doubled for each further penalty up to `longest_hold`, before it is trusted again. A failure meanwhile
 starts that time anew, and costs nobody anything: its sessions have taken refuge once, stay where they are, and come
-home once. A penalty is forgiven after each `forgive_s` of good service. Nobody is held while fewer than half of a pool
+home once. A penalty is forgiven after each `forgive` of good service. Nobody is held while fewer than half of a pool
 are eligible: then doubt is the smaller harm.
 
 *Ejection.* Live results take a backend out when `consecutive_errors` requests in a row fail in one worker, or when of
@@ -31,7 +31,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Collection
 from copy import copy
-from dataclasses import dataclass
 from typing import Final, final
 
 from lbproxy.core.spec import Ejection, Health
@@ -44,15 +43,6 @@ OUR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 
 # Every word that `BackendHealth.state` can say.
 STATES: Final = ("up", "unknown", "held", "draining", "ejected", "down")
-
-
-@dataclass(frozen=True, slots=True)
-class Damping:
-    """How long a backend that fell must be good before it is trusted again, in seconds."""
-
-    hold_s: float = 5.0
-    longest_hold_s: float = 300.0
-    forgive_s: float = 60.0
 
 
 def ramp(elapsed_s: float, slow_start_s: float) -> float:
@@ -136,10 +126,9 @@ class PoolHealth:
     Every `observe_*` returns whether a fact has flipped; then call `advance`. `now` never runs backwards.
     """
 
-    def __init__(self, probes: Health, ejection: Ejection, damping: Damping | None = None) -> None:
+    def __init__(self, probes: Health, ejection: Ejection) -> None:
         self.probes = probes
         self.ejection = ejection
-        self.damping = damping or Damping()
         self.backends: Final[dict[str, BackendHealth]] = {}
         # How often a backend was left in although its results were bad: max_share was reached, or it was the last one.
         self.spared = 0
@@ -164,12 +153,11 @@ class PoolHealth:
         self,
         probes: Health,
         ejection: Ejection,
-        damping: Damping,
         names: Collection[str],
         renewed: Collection[str] = (),
     ) -> PoolHealth:
         """The same facts under another configuration, as a copy. `renewed` are names of what are now new machines."""
-        heir = PoolHealth(probes, ejection, damping)
+        heir = PoolHealth(probes, ejection)
         heir.spared = self.spared
         heir.backends.update({name: copy(self.backends[name]) for name in self.backends if name not in renewed})
         heir._eligible = self._eligible.difference(renewed)
@@ -261,7 +249,7 @@ class PoolHealth:
         backend.held_until = now
 
     def _hold_s(self, backend: BackendHealth) -> float:
-        return min(self.damping.hold_s * 2.0 ** min(backend.penalty - 1, 60), self.damping.longest_hold_s)
+        return min(self.probes.hold * 2.0 ** min(backend.penalty - 1, 60), self.probes.longest_hold)
 
     def _release(self, now: float) -> None:
         able = [backend for backend in self.backends.values() if not backend.draining]
@@ -271,9 +259,9 @@ class PoolHealth:
             backend.held_until = backend.forgiven_at = now
 
     def _forgive(self, backend: BackendHealth, now: float) -> None:
-        while backend.penalty and backend.healthy and now - backend.forgiven_at >= self.damping.forgive_s:
+        while backend.penalty and backend.healthy and now - backend.forgiven_at >= self.probes.forgive:
             backend.penalty -= 1
-            backend.forgiven_at += self.damping.forgive_s
+            backend.forgiven_at += self.probes.forgive
         while backend.ejections and now - backend.reformed_at >= backend.ejection_s:
             backend.ejections -= 1
             backend.reformed_at += backend.ejection_s
