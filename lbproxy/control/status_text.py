@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from lbproxy.control.counts import requests, saved_by_retries
+
 Document = Mapping[str, Any]
 
 
@@ -39,8 +41,8 @@ def _picture(info: Document, pools: Sequence[Document], flows: Mapping[str, _Flo
 
 
 def _flow(pool: Document, before: Document | None, seconds: float) -> _Flow:
-    earlier = {each["name"]: sum(each["requests"].values()) for each in before["backends"]} if before else {}
-    served = {each["name"]: sum(each["requests"].values()) - earlier.get(each["name"], 0) for each in pool["backends"]}
+    earlier = {each["name"]: requests(each) for each in before["backends"]} if before else {}
+    served = {each["name"]: requests(each) - earlier.get(each["name"], 0) for each in pool["backends"]}
     total = sum(served.values())
     if not earlier or seconds <= 0:
         return dict.fromkeys(served, ("-", "-"))
@@ -64,13 +66,13 @@ def _head(info: Document) -> Iterator[str]:
 def _pool(pool: Document, flow: _Flow | None) -> Iterator[str]:
     backends = pool["backends"]
     asked = " AND ALL ARE ASKED" if pool.get("panic_mode") == "serve_all" else ""
-    saved = sum(outcomes["success"] for outcomes in pool["retries"].values())
+    saved = saved_by_retries(pool)
     retries = f", {saved} saved by retries" if saved else ""
     panic = f", NOBODY IS ELIGIBLE{asked}" if pool["panic"] else ""
     yield (
         f"pool {pool['name']}: {pool['eligible']} of {len(backends)} backends eligible{panic}, "
         f"{pool['in_flight']} in flight, {pool['upgraded_open']} upgraded, "
-        f"{sum(pool['requests'].values())} requests{retries}, ring {pool['ring']['fingerprint']}"
+        f"{requests(pool)} requests{retries}, ring {pool['ring']['fingerprint']}"
     )
     table = [_titles(flow is not None), *(_cells(each, flow) for each in backends)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -104,9 +106,8 @@ def _titles(is_moving: bool) -> list[str]:
 
 def _cells(backend: Document, flow: _Flow | None) -> list[str]:
     errors = sum(backend["errors"].values()) + backend["requests"].get("5xx", 0)
-    requests = sum(backend["requests"].values())
     shares = [_percent(backend["expected_share"]), _percent(backend["ring_share"])]
-    counts = [str(backend["in_flight"]), *([str(requests)] if flow is None else []), str(errors)]
+    counts = [str(backend["in_flight"]), *([str(requests(backend))] if flow is None else []), str(errors)]
     return [
         *(backend["name"], backend["state"], _weight(backend), *shares),
         *(() if flow is None else flow[backend["name"]]),

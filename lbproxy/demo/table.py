@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
+from lbproxy.control.counts import requests
+
 BAR: Final = "#"
 LONGEST_BAR: Final = 40
 HEAD: Final = ("backend", "weight", "expected", "ring", "observed", "requests", "in flight", "users")
@@ -65,7 +67,7 @@ def picture(
     """From a pool's document (`/v1/pools`) and its hot keys (`/v1/pools/{p}/hot-keys`), and each user's backend as the
     traffic has seen it."""
     backends = pool["backends"]
-    counts = {backend["name"]: sum(backend["requests"].values()) for backend in backends}
+    counts = {backend["name"]: requests(backend) for backend in backends}
     total = sum(counts.values())
     users = Counter(homes.values())
     rows = [

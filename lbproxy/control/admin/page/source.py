@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol
 
+from lbproxy.control.counts import requests, saved_by_retries
 from lbproxy.core.ledger import SPILL_REASONS
 from lbproxy.core.ring import Ring
 
@@ -173,13 +174,12 @@ def _backend_counts(document: Document) -> array[int]:
 
 def _pool_counts(document: Document) -> array[int]:
     turned_away = sum(document["rejected"].values())
-    saved = sum(outcomes["success"] for outcomes in document["retries"].values())
-    counts = [turned_away, 0, 0, 0, 0, 0, 0, document["decisions"]["no_key"], saved]
+    counts = [turned_away, 0, 0, 0, 0, 0, 0, document["decisions"]["no_key"], saved_by_retries(document)]
     return array("q", [*_answers(document), *counts, *document["duration"]["counts"]])
 
 
 def _answers(document: Document) -> tuple[int, int]:
-    return sum(document["requests"].values()), document["requests"]["5xx"]
+    return requests(document), document["requests"]["5xx"]
 
 
 def epoch(text: str | None) -> float:
