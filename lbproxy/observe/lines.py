@@ -114,28 +114,35 @@ class Lines:
 
     def line(self, x: Finished) -> bytes:
         """The exchange's line, newline included."""
-        method = x.method
-        host = x.host
-        target = x.target
-        request_id = x.request_id
-        agent = x.agent
-        referer = x.referer
         key = x.key if self._with_key else None
         common = (x.minor, x.status, x.pool_name, x.backend_name, x.decision, x.reason, x.attempts, x.upgraded)
         template = self._templates.get(common) or self._learn(common)
-        if not b"".join((method, host, target, request_id, agent, referer, key or b"")).translate(None, SAFE):
-            line = self._fill(template, x, method, host, target, request_id, agent, referer, key)
+        said = (x.method, x.host, x.target, x.request_id, x.agent, x.referer, key or b"")
+        if not b"".join(said).translate(None, SAFE):
+            line = self._fill(template, x, key)
             if len(line) <= LINE_MAX:
                 return line
-        return self._escaped_line(template, x, (method, host, target, request_id, agent, referer), key)
+        return self._escaped_line(template, x, key)
 
-    def _escaped_line(self, template: bytes, x: Finished, values: tuple[bytes, ...], key: bytes | None) -> bytes:
+    def _escaped_line(self, template: bytes, x: Finished, key: bytes | None) -> bytes:
         """The line with what the client chose escaped, and cut until the line is short enough."""
         line = b""
+        shown = Finished()  # with all that `_fill` reads
+        shown.client = x.client
+        shown.trace_id = x.trace_id
+        shown.request_bytes = x.request_bytes
+        shown.response_bytes = x.response_bytes
+        shown.duration_us = x.duration_us
+        shown.connect_us = x.connect_us
+        shown.first_byte_us = x.first_byte_us
         for limit in (sys.maxsize, *_LIMITS):
-            method, host, target, request_id, agent, referer = [self._escape(_cut(value, limit)) for value in values]
-            shown = None if key is None else self._escape(_cut(key, limit))
-            line = self._fill(template, x, method, host, target, request_id, agent, referer, shown)
+            shown.method = self._escape(_cut(x.method, limit))
+            shown.host = self._escape(_cut(x.host, limit))
+            shown.target = self._escape(_cut(x.target, limit))
+            shown.request_id = self._escape(_cut(x.request_id, limit))
+            shown.agent = self._escape(_cut(x.agent, limit))
+            shown.referer = self._escape(_cut(x.referer, limit))
+            line = self._fill(template, shown, None if key is None else self._escape(_cut(key, limit)))
             if len(line) <= LINE_MAX:
                 break
         return line
@@ -158,18 +165,9 @@ class Lines:
     def _escape(self, value: bytes) -> bytes:
         raise NotImplementedError
 
-    def _fill(
-        self,
-        template: bytes,
-        x: Finished,
-        method: bytes,
-        host: bytes,
-        target: bytes,
-        request_id: bytes,
-        agent: bytes,
-        referer: bytes,
-        key: bytes | None,
-    ) -> bytes:
+    def _fill(self, template: bytes, x: Finished, key: bytes | None) -> bytes:
+        """The template with the rest of the exchange put in as it is. (Compiled, it costs nothing to read its values
+        a second time here; to hand them over in a tuple costs 130 of 930 ns.)"""
         raise NotImplementedError
 
 
@@ -190,18 +188,7 @@ class JsonLines(Lines):
         pool, backend, reason = names
         return _JSON % (minor, status, pool, backend, decision, reason, attempts, _TRUTH[upgraded])
 
-    def _fill(
-        self,
-        template: bytes,
-        x: Finished,
-        method: bytes,
-        host: bytes,
-        target: bytes,
-        request_id: bytes,
-        agent: bytes,
-        referer: bytes,
-        key: bytes | None,
-    ) -> bytes:
+    def _fill(self, template: bytes, x: Finished, key: bytes | None) -> bytes:
         connect_us = x.connect_us
         first_byte_us = x.first_byte_us
         tick = self._wall_ns() // 1_000_000
@@ -215,18 +202,18 @@ class JsonLines(Lines):
         return template % (
             self._time,
             self._memo[x.client],
-            method,
-            host,
-            target,
+            x.method,
+            x.host,
+            x.target,
             x.request_bytes,
             x.response_bytes,
             x.duration_us,
             b"%d" % connect_us if connect_us >= 0 else b"null",
             b"%d" % first_byte_us if first_byte_us >= 0 else b"null",
-            request_id,
+            x.request_id,
             x.trace_id,
-            agent,
-            referer,
+            x.agent,
+            x.referer,
             b"" if key is None else b',"key":"%b"' % key,
         )
 
@@ -246,18 +233,7 @@ class CombinedLines(Lines):
         pool, backend, reason = names
         return _COMBINED % (minor, status, pool, backend, decision or b"-", reason, attempts)
 
-    def _fill(
-        self,
-        template: bytes,
-        x: Finished,
-        method: bytes,
-        host: bytes,
-        target: bytes,
-        request_id: bytes,
-        agent: bytes,
-        referer: bytes,
-        key: bytes | None,
-    ) -> bytes:
+    def _fill(self, template: bytes, x: Finished, key: bytes | None) -> bytes:
         connect_us = x.connect_us
         first_byte_us = x.first_byte_us
         tick = self._wall_ns() // 1_000_000_000
@@ -267,17 +243,17 @@ class CombinedLines(Lines):
         return template % (
             self._memo[x.client],
             self._time,
-            method or b"-",
-            target or b"-",
+            x.method or b"-",
+            x.target or b"-",
             x.response_bytes,
-            referer or b"-",
-            agent or b"-",
-            host or b"-",
+            x.referer or b"-",
+            x.agent or b"-",
+            x.host or b"-",
             x.request_bytes,
             x.duration_us,
             b"%d" % connect_us if connect_us >= 0 else b"-",
             b"%d" % first_byte_us if first_byte_us >= 0 else b"-",
-            request_id or b"-",
+            x.request_id or b"-",
             x.trace_id or b"-",
             b"" if key is None else b' key="%b"' % key,
         )
