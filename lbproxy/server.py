@@ -27,7 +27,7 @@ from lbproxy.control.token import NoToken, read_token
 from lbproxy.core.spec import Address, Config
 from lbproxy.instance import Instance
 from lbproxy.notify import Notifier
-from lbproxy.observe.journal import Journal, LoggingBridge, Stderr, describe
+from lbproxy.observe.journal import LoggingBridge, Stderr, describe, tell_loop_exception
 from lbproxy.sockets import CannotListen, Listening, listen
 from lbproxy.supervisor import CannotStart, Supervisor
 
@@ -169,7 +169,7 @@ async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
 
 async def serve(server: Server) -> int:
     """Run a server until a signal ends it; returns the exit code. Raises CannotStart."""
-    asyncio.get_running_loop().set_exception_handler(partial(_tell_exception, server.journal))
+    asyncio.get_running_loop().set_exception_handler(partial(tell_loop_exception, server.journal))
     bridge = LoggingBridge(server.journal)
     logging.getLogger().addHandler(bridge)
     signals = _Signals(server)
@@ -208,15 +208,6 @@ async def serve(server: Server) -> int:
         for task in (stop, abort, living):
             if task is not None:
                 task.cancel()
-
-
-def _tell_exception(journal: Journal, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    error = context.get("exception")
-    journal.error(
-        "unexpected error",
-        message=str(context.get("message", "")),
-        error=describe(error) if isinstance(error, BaseException) else "",
-    )
 
 
 def run(path: str) -> int:

@@ -21,7 +21,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import uvloop
 
@@ -47,7 +48,7 @@ from lbproxy.dataplane.listener import DataPlane
 from lbproxy.ease import at_ease
 from lbproxy.memories import map_memory, remember
 from lbproxy.observe.access_log import AccessLog
-from lbproxy.observe.journal import Fields, Journal, Level, LoggingBridge, describe
+from lbproxy.observe.journal import Fields, Journal, Level, LoggingBridge, describe, tell_loop_exception
 from lbproxy.observe.names import MOST_NAMED, NameFinder
 from lbproxy.observe.slabs import Slabs
 from lbproxy.observe.spans import SpanLog
@@ -87,7 +88,7 @@ class Worker:
 
     async def run(self) -> int:
         """Serve until told to stop, or until the supervisor is gone; then drain. Returns the exit code."""
-        self._loop.set_exception_handler(self._on_loop_exception)
+        self._loop.set_exception_handler(partial(tell_loop_exception, self.journal))
         self._loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
         following = asyncio.create_task(self._follow_orders())
         stopped = asyncio.create_task(self._stopping.wait())
@@ -284,14 +285,6 @@ class Worker:
 
     def _on_failing_backend(self, pool: str, backend: str, reason: str) -> None:
         self._say(Report("failing", fields={"pool": pool, "backend": backend, "error": reason}))
-
-    def _on_loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.journal.error(
-            "unexpected error",
-            message=str(context.get("message", "")),
-            error=describe(error) if isinstance(error, BaseException) else "",
-        )
 
 
 def raise_file_limit() -> int:

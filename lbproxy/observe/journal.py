@@ -19,7 +19,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from lbproxy.observe.lines import iso_time
 
@@ -166,6 +166,16 @@ class LoggingBridge(logging.Handler):
             self._loop.call_soon_threadsafe(self._journal.tell, level, "library message", fields)
         except RuntimeError:  # the loop has ended, and with it everyone who could hear it
             pass
+
+
+def tell_loop_exception(journal: Journal, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An event loop's exception handler, but for the journal: what nobody was there to catch."""
+    error = context.get("exception")
+    journal.error(
+        "unexpected error",
+        message=str(context.get("message", "")),
+        error=describe(error) if isinstance(error, BaseException) else "",
+    )
 
 
 def describe(error: BaseException) -> str:
