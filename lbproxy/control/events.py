@@ -78,11 +78,6 @@ class Events:
         """Those with a greater number."""
         return [event for event in self._all if event["id"] > number]
 
-    @property
-    def last(self) -> int:
-        """The number of the newest one."""
-        return self._last
-
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have it called after each new event; what is returned ends that."""
         number = max(self._subscribers, default=0) + 1

@@ -53,11 +53,6 @@ class Guard:
         self._hosts: Final = {"localhost", *map(str.lower, hosts)}
         self._token_file: Final = token_file
 
-    @property
-    def writes(self) -> str:
-        """What changing something over TCP takes: a "token", or nothing helps: "off"."""
-        return "token" if self._token_file else "off"
-
     def check_host(self, request: web.Request) -> None:
         """Raises Rejected for a Host that is not ours."""
         if is_tcp(request) and not is_own_host(request.headers.get("Host", ""), self._hosts):
