@@ -268,8 +268,7 @@ class Supervisor:
 
     def reopen_logs(self) -> None:
         """After logrotate."""
-        for slot in self._slots:
-            slot.send(ReopenLogs())
+        self._send(ReopenLogs())
 
     async def drain(self) -> None:
         """Accept nothing new, let running exchanges end within `drain_timeout`, and end all workers."""

@@ -197,9 +197,9 @@ class DataPlane:
                 plane.seat_is_free(pool)
                 self._move_tunnels(pool)
 
-    @staticmethod
-    def _look_after_pools(plane: Plane) -> None:
+    def _look_after_pools(self) -> None:
         """Expire idle connections, measure keys, and bring up to date what need not be exact to the request."""
+        plane = self._plane
         cells = plane.cells
         answered = sum([cells[plane.snapshot.row + WORKER_REJECTED + at] for at in range(len(REJECTIONS))])
         for pool in plane.snapshot.pools.values():
@@ -236,7 +236,7 @@ class DataPlane:
         self._leaving = [listener for listener in self._leaving if listener.connections]
         for listener in self._leaving:
             listener.let_go()
-        self._look_after_pools(plane)
+        self._look_after_pools()
 
     def _pass_deadline(self, connection: Downstream) -> None:
         """Tell a connection that its time is over. What goes wrong with one is the others' affair no more than if it
