@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from lbproxy.control.pins import Pins, SetPin, pin_store
+from lbproxy.control.admin.openapi import LONGEST_KEY
+from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
 from lbproxy.control.reach import Admin, Failure
 from lbproxy.control.store import StoreBroken
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, Pin, PoolSpec, Route
@@ -53,6 +54,13 @@ def test_they_are_kept(tmp_path: Path) -> None:
     store.save(pins)
     assert store.load() == list(pins)
     assert (tmp_path / "pins").stat().st_mode & 0o777 == 0o600
+
+
+def test_as_many_as_may_be_set_are_kept(tmp_path: Path) -> None:
+    store = pin_store(str(tmp_path / "pins"))
+    pins = [set_pin(f"{number:04}".ljust(LONGEST_KEY, "\u00e4"), "b1") for number in range(MOST_PINS)]
+    store.save(pins)
+    assert store.load() == pins
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-MAX_STORE_BYTES: Final = 4 << 20
 _OWNER_ONLY: Final = 0o600
 
 
@@ -36,7 +35,7 @@ class Store(Generic[T]):
         """What was kept; nothing when there is no file. Raises StoreBroken."""
         try:
             with open(self.path, "rb") as file:
-                return [self._read(fields) for fields in json.loads(file.read(MAX_STORE_BYTES))[self.what]]
+                return [self._read(fields) for fields in json.load(file)[self.what]]
         except FileNotFoundError:
             return []
         except OSError as error:
