@@ -106,5 +106,7 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
         exchange.refuse(503, "no_backend")
     else:
         exchange.decision = decision
+        if h >= 0:
+            exchange.owner = pool.owner(h)  # it may have changed meanwhile
         exchange.attempt_later(backend)
     return True

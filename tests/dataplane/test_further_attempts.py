@@ -273,3 +273,29 @@ async def test_the_seat_of_a_further_attempt_is_not_given_away_by_the_one_before
             assert (held, len(proxy.pool.account.waiting)) == ([1, 2], 0)
             gate.set()
             assert [status(octets) for octets in await asyncio.gather(*asking)] == [200, 200, 200]
+
+
+async def test_who_waited_while_its_key_moved_is_counted_at_the_new_owner() -> None:
+    gate = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await gate.wait()
+        writer.write(answer())
+
+    async with backend(talk) as b0, backend(talk) as b1:
+        pool = replace(pool_of(b0.port, b1.port), queue=Queue(timeout=PATIENCE_S))
+        first, second = pool.backends
+        before = (replace(first, max_in_flight=1), replace(second, weight=0.0))
+        after = (replace(first, max_in_flight=1, weight=0.0), second)
+        async with running(replace(pool, backends=before)) as proxy:
+            asking = [asyncio.create_task(proxy.ask(request())) for _ in range(2)]
+            await proxy.settled(lambda: len(proxy.pool.account.waiting) == 1)
+            reload(proxy, replace(proxy.config, pools=(replace(pool, backends=after),)))
+            await proxy.settled(lambda: proxy.backend_cell("b1", ledger.BACKEND_IN_FLIGHT) == 1)
+            gate.set()
+            await asyncio.gather(*asking)
+            assert sorted((line.backend, line.decision) for line in proxy.lines) == [("b0", "owner"), ("b1", "owner")]
+            assert [proxy.backend_cell(name, ledger.BACKEND_OWNED) for name in ("b0", "b1")] == [1, 1]
+            spills = range(ledger.BACKEND_SPILLS, ledger.BACKEND_SPILLS_RECEIVED + 1)
+            assert [proxy.backend_cell(name, column) for name in ("b0", "b1") for column in spills] == [0] * 10
