@@ -10,7 +10,9 @@ from lbproxy.core.ledger import (
     BACKEND_REQUESTS,
     BACKEND_SPILLS,
     BACKEND_SPILLS_RECEIVED,
+    FAILOVER,
     OWNER,
+    PINNED,
     POOL_DECISIONS,
     POOL_DURATION,
     POOL_FIRST_BYTE,
@@ -18,8 +20,12 @@ from lbproxy.core.ledger import (
     POOL_REQUESTS,
     POOL_RESPONSE_BYTES,
     POOL_RETRIES,
+    RETRY,
     RETRY_ABANDONED,
     RETRY_OUTCOMES,
+    SPILL_FULL,
+    SPILL_HOT,
+    SPILL_REASONS,
     observe_duration,
 )
 
@@ -28,8 +34,15 @@ if TYPE_CHECKING:
     from lbproxy.core.balance import Pool
     from lbproxy.dataplane.relay import Exchange
 
-# Which of ledger.SPILL_REASONS a decision is, by index into ledger.DECISIONS.
-_SPILL_COLUMNS: Final = (2, 0, 1, 2, 2, 3, 2)
+# Which of ledger.SPILL_REASONS a decision is, where another backend than the key's owner has served. With all others
+# the owner has, or there was no key.
+_SPILL_COLUMNS: Final = {
+    SPILL_HOT: SPILL_REASONS.index("hot"),
+    SPILL_FULL: SPILL_REASONS.index("full"),
+    FAILOVER: SPILL_REASONS.index("failover"),
+    RETRY: SPILL_REASONS.index("failover"),
+    PINNED: SPILL_REASONS.index("pinned"),
+}
 
 
 def settle(exchange: Exchange, now: float) -> None:
