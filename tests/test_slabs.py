@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbproxy.core import ledger
-from lbproxy.core.ledger import RowKey
-from lbproxy.observe.slabs import GAUGES, REST_S, WIDTHS, Layout, LayoutFull, Slabs, kind_of, sums
+from lbproxy.core.ledger import RowKey, kind_of
+from lbproxy.observe.slabs import GAUGES, REST_S, WIDTHS, Layout, LayoutFull, Slabs, sums
 
 WORKER: RowKey = ("worker",)
 POOL: RowKey = ("pool", "api")

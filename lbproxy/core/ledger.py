@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from lbproxy.core.retry import REFUSALS
 from lbproxy.core.sketch import TABLE_CELLS
@@ -266,6 +266,11 @@ TABLES: Final[dict[RowKind, tuple[Column, ...]]] = {
 # A row's key: its kind and whose it is. ("worker",), ("listener", name), ("pool", pool), ("backend", pool, backend),
 # ("sketch", pool) or ("homes", pool).
 RowKey = tuple[str, ...]
+
+
+def kind_of(key: RowKey) -> RowKind:
+    """Which of `TABLES` describes this row."""
+    return cast(RowKind, key[0])
 
 
 def row_width(kind: RowKind) -> int:

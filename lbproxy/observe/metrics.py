@@ -14,8 +14,8 @@ from itertools import accumulate
 from math import isinf, isnan
 from typing import Final, Literal
 
-from lbproxy.core.ledger import TABLES, Column, Kind, RowKey, row_width
-from lbproxy.observe.slabs import Slabs, kind_of, sums
+from lbproxy.core.ledger import TABLES, Column, Kind, RowKey, kind_of, row_width
+from lbproxy.observe.slabs import Slabs, sums
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "lbproxy_"

@@ -31,17 +31,13 @@ from lbproxy.core.ledger import (
     Cells,
     RowKey,
     RowKind,
+    kind_of,
     row_width,
 )
 
 CELL_BYTES: Final = 8
 CAPACITY: Final = 1 << 22  # cells in a slab; a backend takes about forty
 REST_S: Final = 60.0  # how long a removed row must have been held by nobody before it may be reused
-
-
-def kind_of(key: RowKey) -> RowKind:
-    """Which table of the ledger describes this row."""
-    return cast(RowKind, key[0])
 
 
 def _gauge_offsets(kind: RowKind) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Final, Protocol, final
 
 from lbproxy.core.account import OUT, Account, Backend
 from lbproxy.core.balance import Pool
-from lbproxy.core.ledger import FAILOVER, PINNED, SPILL_FULL, RowKey, RowKind, row_width
+from lbproxy.core.ledger import FAILOVER, PINNED, SPILL_FULL, RowKey, kind_of, row_width
 from lbproxy.core.spec import PoolSpec, Queue
 
 # The data plane's own intervals (`dataplane/listener.py`, `dataplane/deadlines.py`).
@@ -117,8 +117,7 @@ def _layout(spec: PoolSpec) -> tuple[dict[RowKey, int], int]:
     width = 0
     for key in keys:
         rows[key] = width
-        kind: RowKind = "pool" if key[0] == "pool" else "sketch" if key[0] == "sketch" else "backend"
-        width += row_width(kind)
+        width += row_width(kind_of(key))
     return rows, width
 
 
