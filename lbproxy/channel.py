@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lbproxy.core.ledger import RowKey
+from lbproxy.core.snapshot import States, Weights
 from lbproxy.core.spec import Config
 
 HEADER: Final = struct.Struct("!IH")
@@ -43,9 +44,6 @@ class Tables:
     """Memories of keys seen (`core.recency`), for the generation that follows: one descriptor per pool."""
 
     pools: tuple[str, ...]
-
-
-States = Mapping[str, Mapping[str, int]]
 
 
 def without_comers(states: States, known: States) -> dict[str, dict[str, int]]:
@@ -73,7 +71,7 @@ class Generation:
     number: int
     config: Config
     rows: Mapping[RowKey, int]
-    weights: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    weights: Weights = field(default_factory=dict)
     adopt: Adopt = field(default_factory=lambda: Adopt(0, {}))
 
 

@@ -26,7 +26,7 @@ from lbproxy.control.restart import needs_restart
 from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.source import Source, Watcher
 from lbproxy.control.store import Store, StoreBroken, T
-from lbproxy.control.wellbeing import Mandate, States, Traffic, Wellbeing
+from lbproxy.control.wellbeing import Mandate, Traffic, Wellbeing
 from lbproxy.core.ledger import (
     BACKEND_ERRORS,
     BACKEND_IN_FLIGHT,
@@ -35,6 +35,7 @@ from lbproxy.core.ledger import (
     CODE_CLASSES,
     UPSTREAM_ERRORS,
 )
+from lbproxy.core.snapshot import States
 from lbproxy.core.spec import Config, Pin
 from lbproxy.ease import at_ease
 from lbproxy.observe.journal import Stderr, describe

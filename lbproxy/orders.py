@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, final
 
-from lbproxy.channel import States, without_comers
+from lbproxy.channel import without_comers
 from lbproxy.control.ring_changes import RingChanges, serving_in_pieces
 from lbproxy.control.wellbeing import Mandate
 from lbproxy.core.pieces import Pieces
 from lbproxy.core.ring import Ring
+from lbproxy.core.snapshot import States
 from lbproxy.core.spec import PoolSpec
 from lbproxy.ease import at_ease, begin
 from lbproxy.observe.journal import Journal, describe

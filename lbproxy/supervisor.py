@@ -22,7 +22,6 @@ from lbproxy.channel import (
     ReopenLogs,
     Report,
     Sockets,
-    States,
     Tables,
     TellKeys,
     pack_order,
@@ -31,7 +30,7 @@ from lbproxy.core.ledger import Cells, RowKey
 from lbproxy.core.pieces import Pieces, at_once
 from lbproxy.core.rings import Rings
 from lbproxy.core.sample import Keys
-from lbproxy.core.snapshot import Snapshot, Weights, build_snapshot, previous_rings, snapshot_rings
+from lbproxy.core.snapshot import Snapshot, States, Weights, build_snapshot, previous_rings, snapshot_rings
 from lbproxy.core.spec import Config
 from lbproxy.memories import Memories, remember
 from lbproxy.observe.access_log import open_sink

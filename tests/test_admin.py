@@ -26,10 +26,10 @@ from lbproxy.control.events import Events
 from lbproxy.control.overrides import Override
 from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.scene import Scene, Shares
-from lbproxy.control.wellbeing import Mandate, States, Wellbeing
+from lbproxy.control.wellbeing import Mandate, Wellbeing
 from lbproxy.core import ledger
 from lbproxy.core.ring import Ring
-from lbproxy.core.snapshot import build_snapshot
+from lbproxy.core.snapshot import States, build_snapshot
 from lbproxy.core.spec import Address, Pin
 from lbproxy.observe.facts import WorkerStatus
 from lbproxy.observe.journal import Fields, Journal, Level

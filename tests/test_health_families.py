@@ -10,12 +10,12 @@ from lbproxy.control.health_families import health_families
 from lbproxy.control.overrides import Override
 from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.scene import Scene, Shares
-from lbproxy.control.wellbeing import Mandate, States, Wellbeing
+from lbproxy.control.wellbeing import Mandate, Wellbeing
 from lbproxy.core.hotkeys import HotKey
 from lbproxy.core.ledger import BACKEND_IN_FLIGHT
 from lbproxy.core.pieces import at_once
 from lbproxy.core.sketch import Row, Table
-from lbproxy.core.snapshot import build_snapshot
+from lbproxy.core.snapshot import States, build_snapshot
 from lbproxy.observe.journal import Journal
 from lbproxy.observe.metrics import render_family
 from lbproxy.observe.slabs import Layout

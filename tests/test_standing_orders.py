@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from lbproxy.channel import States, without_comers
+from lbproxy.channel import without_comers
 from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.wellbeing import Mandate
 from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.pieces import Pieces
+from lbproxy.core.snapshot import States
 from lbproxy.ease import AT_ONCE
 from lbproxy.observe.journal import Fields, Journal, Level
 from lbproxy.orders import StandingOrders

@@ -10,8 +10,9 @@ import pytest
 
 from lbproxy.control.config import loads
 from lbproxy.control.overrides import Override
-from lbproxy.control.wellbeing import Mandate, States, Traffic, Wellbeing
+from lbproxy.control.wellbeing import Mandate, Traffic, Wellbeing
 from lbproxy.core.account import DRAINING, OUT, SERVING
+from lbproxy.core.snapshot import States
 from lbproxy.core.spec import Config, Ejection
 from lbproxy.observe.journal import Fields, Journal, Level
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from lbproxy.control.health_families import health_families
 from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.scene import Scene, Shares
-from lbproxy.control.wellbeing import Mandate, States, Wellbeing
+from lbproxy.control.wellbeing import Mandate, Wellbeing
 from lbproxy.core.ledger import RowKey
-from lbproxy.core.snapshot import build_snapshot
+from lbproxy.core.snapshot import States, build_snapshot
 from lbproxy.observe import reference
 from lbproxy.observe.journal import Journal
 from lbproxy.observe.metrics import Family

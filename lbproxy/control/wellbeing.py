@@ -16,6 +16,7 @@ from typing import Final, Protocol, final
 from lbproxy.control.overrides import Ended, Override, Overrides, What
 from lbproxy.control.pool_state import Change, Flip, PoolState, effective_weights
 from lbproxy.control.probes import OK, UNABLE
+from lbproxy.core.snapshot import States, Weights
 from lbproxy.core.spec import Config
 from lbproxy.observe.journal import Journal, Level
 
@@ -24,7 +25,6 @@ LOOK_S: Final = 1.0
 # Why a backend is ejected.
 EJECTION_REASONS: Final = ("consecutive_errors", "failure_rate")
 
-States = Mapping[str, Mapping[str, int]]
 Name = tuple[str, str]  # pool and backend
 
 
@@ -34,7 +34,7 @@ class Mandate:
     says of each pool whose weights change why, as one of `pool_state.CAUSES`."""
 
     states: States
-    weights: Mapping[Name, float]
+    weights: Weights
     causes: Mapping[str, str] = field(default_factory=dict)
 
 

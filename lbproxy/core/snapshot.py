@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from xxhash import xxh3_64_hexdigest
 
@@ -21,8 +21,11 @@ from lbproxy.core.rings import Rings, rings_in_pieces
 from lbproxy.core.spec import BackendSpec, Config, HeaderPolicy, ListenerSpec, PoolSpec, Route, TracingSpec
 
 Weights = Mapping[tuple[str, str], float]  # by pool and backend
+States = Mapping[str, Mapping[str, int]]  # by pool and backend: SERVING, DRAINING or OUT, as `core.account` has them
 
-_MEMO_LIMIT = 4096
+_MEMO_LIMIT: Final = 4096
+# Closer than any wildcard that a name may be long.
+_EQUAL: Final = 1000
 
 
 @final
@@ -71,7 +74,7 @@ class Router:
             return 0
         if pattern.startswith("*."):
             return len(pattern) if host.endswith(pattern[1:].lower()) and len(host) >= len(pattern) else -1
-        return 1000 if host == pattern.lower() else -1
+        return _EQUAL if host == pattern.lower() else -1
 
 
 @final

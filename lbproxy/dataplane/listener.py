@@ -20,7 +20,7 @@ from lbproxy.core.ledger import (
     WORKER_REQUESTS,
     Cells,
 )
-from lbproxy.core.snapshot import Snapshot
+from lbproxy.core.snapshot import Snapshot, States
 from lbproxy.core.spec import ListenerSpec
 from lbproxy.dataplane.connections import close_idle, close_idle_elsewhere, expire_idle
 from lbproxy.dataplane.deadlines import TICK
@@ -188,13 +188,13 @@ class DataPlane:
         """Downstream connections that are open now."""
         return sum(len(listener.connections) for listener in (*self._listeners.values(), *self._leaving))
 
-    def adopt(self, states: Mapping[str, Mapping[str, int]]) -> None:
-        """Take what the control plane says of backends, by pool and name: `account.SERVING`, `DRAINING` or `OUT`."""
+    def adopt(self, states: States) -> None:
+        """Take what the control plane says of backends."""
         plane = self._plane
         for name, pool in plane.snapshot.pools.items():
             if name in states:
                 pool.adopt(states[name])
-                plane.seat_is_free(pool)
+                plane.fill_seats(pool)
                 self._move_tunnels(pool)
 
     def _look_after_pools(self) -> None:
@@ -211,7 +211,7 @@ class DataPlane:
                 cells[backend.row + BACKEND_ACTIVE] = backend.connections - len(backend.idle)
             pool.tick(plane.now)
             if pool.account.waiting:
-                plane.seat_is_free(pool)
+                plane.fill_seats(pool)
         row = plane.snapshot.row + WORKER_REQUESTS
         if answered > cells[row]:  # a pool that is gone takes its requests with it
             cells[row] = answered
