@@ -129,7 +129,7 @@ class Plane:
             backend.errors = 0
             self.report(pool.name, backend.name, reason)
 
-    def seat_is_free(self, pool: Pool) -> None:
+    def fill_seats(self, pool: Pool) -> None:
         """Let those who wait for a seat have it, in the order in which they came, until all seats are taken again. Who
         has been to some backends already may find no seat where others find one."""
         waiting = pool.account.waiting

@@ -12,12 +12,14 @@ from lbproxy.core.exchange import (
     ABANDON,
     CUT,
     DETACH,
+    DOWNSTREAM_STATES,
     FINISHED,
     GONE,
     IMPOSSIBLE,
     NEXT,
     REPEAT,
     RESPONDING,
+    UPSTREAM_STATES,
     WHEN_ATTEMPT_FAILS,
     WHEN_CLIENT_LEAVES,
 )
@@ -91,7 +93,7 @@ def attempt_failed(exchange: Exchange, error: int) -> None:
     """The current attempt failed: `error` is an index into `ledger.UPSTREAM_ERRORS`."""
     action = WHEN_ATTEMPT_FAILS[exchange.down][exchange.up]
     if action == IMPOSSIBLE:
-        raise AssertionError(f"an attempt failed in {exchange.down}, {exchange.up}")
+        raise AssertionError(f"an attempt failed in {_states(exchange)}")
     if action == DETACH:
         exchange.drop_upstream()
         exchange.finish(monotonic(), False)
@@ -106,6 +108,10 @@ def attempt_failed(exchange: Exchange, error: int) -> None:
         upstream = exchange.upstream
         is_sent = action == REPEAT and (upstream is None or not upstream.unsent)
         _go_on(exchange, SENT if is_sent else UNSENT, error)
+
+
+def _states(exchange: Exchange) -> str:
+    return f"{DOWNSTREAM_STATES[exchange.down]}, {UPSTREAM_STATES[exchange.up]}"
 
 
 def no_resources(exchange: Exchange) -> None:
@@ -196,7 +202,7 @@ def _move_on(exchange: Exchange, pool: Pool, failed: Backend, following: Backend
     end_retry(exchange, pool, RETRY_FAILED)
     exchange.retried_for = reason
     exchange.attempt_later(following)
-    exchange.plane.seat_is_free(pool)
+    exchange.plane.fill_seats(pool)
 
 
 def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> Backend | None:
@@ -241,7 +247,7 @@ def client_left(exchange: Exchange) -> None:
     exchange.leave_queue()
     action = WHEN_CLIENT_LEAVES[exchange.down][exchange.up]
     if action == IMPOSSIBLE:
-        raise AssertionError(f"a client left in {exchange.down}, {exchange.up}")
+        raise AssertionError(f"a client left in {_states(exchange)}")
     exchange.down = GONE
     if action not in (DETACH, ABANDON):
         return

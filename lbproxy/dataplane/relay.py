@@ -548,7 +548,7 @@ class Exchange(Finished):
             account = pool.account
             account.release(backend, self.h)
             if account.waiting:
-                self.plane.seat_is_free(pool)
+                self.plane.fill_seats(pool)
 
     def finish(self, now: float, is_answered: bool, last: bytes = b"") -> None:
         """The exchange is over: free the upstream connection and the seat, settle, send the `last` octets of the

@@ -50,7 +50,7 @@ class Tunnel:
             self._homes.enter(exchange.h, self._row)
         exchange.has_seat = False
         account.begin_tunnel(upstream.backend, exchange.h, self._weight())
-        exchange.plane.seat_is_free(pool)
+        exchange.plane.fill_seats(pool)
 
     def _weight(self) -> float:
         """What a tunnel of the pool counts as, as the configuration in force has it: all of a backend's count alike."""
@@ -115,7 +115,7 @@ class Tunnel:
         if self._homes is not None and exchange.h >= 0:
             self._homes.leave(exchange.h, self._row)
         exchange.finish(monotonic(), False)
-        plane.seat_is_free(pool)
+        plane.fill_seats(pool)
 
 
 def switch_protocols(exchange: Exchange, pool: Pool, upstream: Upstream, parser: ResponseParser, shape: Shape) -> bool:
