@@ -66,7 +66,7 @@ class Downstream:
         # for the connection's life
         "exchange", "forwarding", "is_trusted", "listener", "plane", "shows_decisions", "snapshot", "transport",
         # what has arrived and was not used yet
-        "_at", "_check", "_searched", "pending",
+        "_at", "_check", "_searched", "_skipped", "pending",
         # the request whose body is arriving
         "decoder", "left", "mode",
         # what is still to be sent at the end of the turn
@@ -87,6 +87,7 @@ class Downstream:
         self.forwarding = b""
         self._check: EarlyCheck | None = None
         self._searched = 0
+        self._skipped = 0
         self.pending = b""
         self._at = 0
         self.unsent = b""
@@ -285,7 +286,7 @@ class Downstream:
         head = data[start:end]
         if len(head) > self.listener.line_bytes and not self._check_lines(head):
             return
-        self._searched = 0
+        self._searched = self._skipped = 0
         self._check = None
         try:
             take_head(self, head)
@@ -321,9 +322,8 @@ class Downstream:
 
     def _skip_empty_lines(self, data: bytes) -> bytes:
         """Drop the empty lines before a request line; anything else below a space there is an error."""
-        for _ in range(_EMPTY_LINES):
-            if not data.startswith(b"\r\n"):
-                break
+        while self._skipped < _EMPTY_LINES and data.startswith(b"\r\n"):
+            self._skipped += 1
             data = data[2:]
         if data == b"\r":
             self.pending = data
@@ -458,7 +458,7 @@ class Downstream:
             exchange.is_head = is_head
         exchange.request_id = self.plane.ids.request_id()
         exchange.trace = None
-        exchange.down = states.DONE
+        exchange.down = states.HEAD  # the client may be sending: nobody knows how much
         exchange.keep_alive = False
         self.mode = BUSY
         self.pending = b""
@@ -495,6 +495,8 @@ class Downstream:
             is_short = self._check is not None or len(self.pending) - self._at < 2
             if self.is_end_seen and self.mode == AWAIT and is_short:
                 self._end()  # no more of a request is there than its beginnings
+            elif self.is_end_seen and self.mode in (LENGTH, CHUNKS):
+                client_failed(self.exchange, 400, "bad_request")  # its body is cut short, and nobody will say so again
 
     def close(self) -> None:
         """Close at once, without a word."""

@@ -91,6 +91,30 @@ async def test_an_end_loses_no_request_of_those_that_are_refused() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        b"Content-Length: 5\r\n\r\n",
+        b"Content-Length: 5\r\n\r\nhel",
+    ],
+)
+@on_both_loops
+async def test_an_end_inside_a_request_behind_another_one_is_its_end_too(body: bytes) -> None:
+    """Nothing tells of the end again when that request's turn comes."""
+    async with backend(answering(answer(b"well"))) as served, running(pool_of(served.port)) as plane:
+        reader, writer = await plane.connect()
+        writer.write(request(close=False) + b"POST /cut HTTP/1.1\r\nHost: a\r\n" + body)
+        writer.write_eof()
+        said = await asyncio.wait_for(reader.read(), 1)
+        assert said.count(b"HTTP/1.1 ") == 2
+        assert said.index(b"200 OK") < said.index(b"400 Bad Request")
+        assert [line.reason for line in plane.lines] == ["", "bad_request"]
+        assert plane.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+        writer.close()
+
+
 @on_both_loops
 async def test_an_end_that_comes_while_the_client_is_full_loses_nothing() -> None:
     async with running(pool_of(1), routes=(Route("p", host="b.example"),)) as plane:

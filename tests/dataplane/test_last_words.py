@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 from lbproxy.core import ledger
+from lbproxy.core.spec import Limits, ListenerTimeouts
 from lbproxy.dataplane import flow
 from tests.dataplane.harness import PATIENCE_S, Plane, Talk, answer, backend, pool_of, read_head, request, running
 from tests.loops import on_both_loops
@@ -188,6 +189,33 @@ async def test_an_early_answer_to_an_upload_arrives_when_its_backend_goes_at_onc
             assert got.endswith(b"\r\n\r\n" + b"n" * 50_000)
             await client.close()
         await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "rest"),
+    [
+        (413, b"Content-Length: 100000\r\n\r\n"),
+        (431, b"Content-Length: 100000\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"),
+        (501, b"Transfer-Encoding: gzip, chunked\r\n\r\n"),
+        (400, b"Content-Length: 100000\r\nContent-Length: 100000\r\n\r\n"),
+        (400, b"X y\r\n"),
+        (408, b"X: y\r\n"),
+    ],
+)
+@on_both_loops
+async def test_who_is_refused_by_the_head_may_send_the_body_and_read_why(status: int, rest: bytes) -> None:
+    """Many clients read no answer when they cannot write, and on some systems a reset takes away what was not read."""
+    limits, timeouts = Limits(body_bytes=50_000), ListenerTimeouts(request_head=0.3)
+    async with running(pool_of(1), limits=limits, timeouts=timeouts) as proxy:
+        client = Client(proxy)
+        await client.say(b"POST / HTTP/1.1\r\nHost: a\r\n" + rest)
+        assert (await client.read(b"%d " % status)).startswith(b"HTTP/1.1 %d " % status)
+        for _ in range(100):
+            await client.say(b"x" * 1000)
+            await asyncio.sleep(0)
+        assert await client.read() == b""
+        await client.close()
+        await proxy.settled(lambda: proxy.plane.open_connections() == 0)
 
 
 @pytest.mark.parametrize("event", ["the client's end", "a deadline"])

@@ -403,6 +403,24 @@ async def test_what_is_refused_is_answered_and_reaches_no_backend(octets: bytes,
         assert proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) <= 1
 
 
+@pytest.mark.parametrize(("lines", "status"), [(4, b"200"), (5, b"400")])
+@pytest.mark.parametrize("size", [1, 2, 3])
+async def test_empty_lines_before_a_request_are_counted_however_they_come(lines: int, status: bytes, size: int) -> None:
+    async with backend(answering(answer())) as served, running(pool_of(served.port)) as proxy:
+        reader, writer = await proxy.connect()
+        await proxy.settled(lambda: proxy.plane.open_connections() == 1)
+        (client,) = proxy.plane._listeners["l"].connections
+        for _ in range(2):
+            octets = b"\r\n" * lines + request(close=False)
+            for start in range(0, len(octets), size):
+                client.data_received(octets[start : start + size])
+            assert (await read_head(reader)).startswith(b"HTTP/1.1 " + status)
+            if status != b"200":
+                break
+            await reader.readexactly(2)
+        writer.close()
+
+
 @pytest.mark.parametrize(
     "body",
     [
