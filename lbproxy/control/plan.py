@@ -8,7 +8,6 @@ open at this moment. Slow start and pace change when keys move, not which, so th
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, final
@@ -208,9 +207,8 @@ def _backends(before: Side, after: Side) -> Iterable[BackendPlan]:
 
 def _keys(before: Side, after: Side, keys: Keys) -> KeysPlan:
     moving = {h for h in keys.seen | keys.held if _owner(before.ring, h) != _owner(after.ring, h)}
-    lingers = bool(after.spec.session_drain)
-    gone = after.ring.names
-    staying = [h for h in moving & keys.seen if lingers and _owner(before.ring, h) in after.weights.keys() - set(gone)]
+    draining = after.weights.keys() - set(after.ring.names) if after.spec.session_drain else set()
+    staying = [h for h in moving & keys.seen if _owner(before.ring, h) in draining]
     return KeysPlan(
         bits=keys.bits,
         seen=len(keys.seen),
@@ -222,7 +220,7 @@ def _keys(before: Side, after: Side, keys: Keys) -> KeysPlan:
 
 
 def _owner(ring: Ring, h: int) -> str:
-    return ring.names[ring.owners[bisect_left(ring.tokens, h)]] if ring.tokens else ""
+    return ring.names[ring.owner(h)] if ring.tokens else ""
 
 
 def _warnings(before: Side, after: Side) -> Iterable[str]:
