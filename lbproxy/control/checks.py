@@ -64,14 +64,10 @@ def cross_check(data: object) -> Iterator[Fault]:
     yield from _admin(data, {read_bind(listener.bind) for listener in listeners.values()})
     yield from _routes(data)
     yield from _tracing(data)
+    has_zone = isinstance(data, dict) and bool(data.get("zone"))
     for name, pool in mapping_in(data, "pools").items():
         yield from _pool(("pools", name), pool)
-        if (
-            isinstance(data, dict)
-            and isinstance(pool, dict)
-            and pool.get("zone") == "prefer_local"
-            and not data.get("zone")
-        ):
+        if not has_zone and isinstance(pool, dict) and pool.get("zone") == "prefer_local":
             yield Fault(("pools", name, "zone"), "needs to know where this proxy runs: set `zone` at the top")
 
 
@@ -172,8 +168,7 @@ def _sticky(path: Path, pool: object) -> Iterator[Fault]:
     if len(places) > 1:
         yield Fault((*path, "sticky"), f"only one of {', '.join(places)} can hold the key, or `keys` a list of places")
     yield from _affinity((*path, "sticky", "affinity"), sticky)
-    keys = sticky.get("keys")
-    for index, key in enumerate(keys if isinstance(keys, list) else ()):
+    for index, key in enumerate(list_in(sticky, "keys")):
         places = [name for name in Key.model_fields if isinstance(key, dict) and key.get(name) is not None]
         if isinstance(key, dict) and len(places) != 1:
             wanted = "header, cookie, query, path_segment and client_ip"
@@ -187,9 +182,7 @@ def _affinity(path: Path, sticky: dict[str, object]) -> Iterator[Fault]:
 
 
 def _backends(path: Path, pool: object) -> Iterator[Fault]:
-    items = pool.get("backends") if isinstance(pool, dict) else None
-    if not isinstance(items, list):
-        return
+    items = list_in(pool, "backends")
     backends = {index: backend for index, item in enumerate(items) if (backend := valid(Backend, item)) is not None}
     seen: dict[str, int] = {}
     for index, backend in backends.items():
@@ -204,12 +197,10 @@ def _backends(path: Path, pool: object) -> Iterator[Fault]:
 
 
 def _pins(path: Path, pool: object) -> Iterator[Fault]:
-    pins = pool.get("pins") if isinstance(pool, dict) else None
-    items = pool.get("backends") if isinstance(pool, dict) else None
-    backends = [valid(Backend, item) for item in (items if isinstance(items, list) else ())]
+    backends = [valid(Backend, item) for item in list_in(pool, "backends")]
     names = [backend.identity for backend in backends if backend is not None]
     seen: dict[tuple[str | None, str | None], int] = {}
-    for index, item in enumerate(pins if isinstance(pins, list) else ()):
+    for index, item in enumerate(list_in(pool, "pins")):
         pin = valid(Pin, item)
         if pin is None:
             continue
@@ -240,6 +231,12 @@ def mapping_in(data: object, name: str) -> dict[str, object]:
     """The mapping of that name in a mapping, or an empty one."""
     value = data.get(name) if isinstance(data, dict) else None
     return value if isinstance(value, dict) else {}
+
+
+def list_in(data: object, name: str) -> list[object]:
+    """The list of that name in a mapping, or an empty one."""
+    value = data.get(name) if isinstance(data, dict) else None
+    return value if isinstance(value, list) else []
 
 
 def valid(section: type[S], value: object) -> S | None:
