@@ -69,9 +69,7 @@ def overall(info: Document, workers: Document, sights: Sequence[PoolSight]) -> V
 def _wells(well: int, number: int) -> str:
     if well == number:
         return "Both pools are well." if number == 2 else f"All {number} pools are well."
-    return (
-        "The other pool is well." if number - well == number - 1 and well == 1 else f"The other {well} pools are well."
-    )
+    return "The other pool is well." if well == 1 else f"The other {well} pools are well."
 
 
 def verdict(said: Verdict) -> str:

@@ -47,7 +47,8 @@ def _hot_key(key: HotKey) -> str:
 
 def health(pool: PoolSight) -> str:
     eventful = [each for each in pool.now.backends if _has_a_story(pool, each)]
-    calm = [each.name for each in pool.now.backends if not _has_a_story(pool, each)]
+    told = {each.name for each in eventful}
+    calm = [each.name for each in pool.now.backends if each.name not in told]
     rows = "".join([_story(pool, each) for each in eventful[:STORIES_SHOWN]])
     if len(eventful) > STORIES_SHOWN:
         rows += f"<li>and {len(eventful) - STORIES_SHOWN} more</li>"
