@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import Final, final
 
 from lbproxy.core.sample import Keys, unpack_keys
 from lbproxy.observe.journal import Value
 
-_MOST_BITS = 64
+_MOST_BITS: Final = 64
 
 
 @final

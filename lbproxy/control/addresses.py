@@ -15,9 +15,9 @@ from lbproxy.core.spec import Address
 # sun_path of sockaddr_un holds 108 bytes with the final NUL.
 LONGEST_SOCKET_PATH_BYTES: Final = 107
 
-_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
-_LIKE_IPV4 = re.compile(r"[0-9.]+")
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_LIKE_IPV4: Final = re.compile(r"[0-9.]+")
+_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 
 
 def read_bind(text: str) -> Address:

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 SHORTEST_SECRET: Final = 16
 
-_NAME = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]@-]{0,99}")
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_NAME: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:\[\]@-]{0,99}")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def describe(value: object) -> str:
@@ -174,10 +174,10 @@ Port = Annotated[int, Written("a port", _read_port, schema=_integer(1, 65535))]
 
 # Amounts with units
 
-_DURATION = _string(values.DURATION_PATTERN, examples=["250ms", "5s", "2m", "1h"])
-_SPAN = {"anyOf": [_DURATION, {"const": 0}]}
-_SIZE = {"anyOf": [_string(values.SIZE_PATTERN, examples=["512B", "64KiB", "1MB"]), {"const": 0}]}
-_SHARE = _string(values.SHARE_PATTERN, examples=["20%"])
+_DURATION: Final = _string(values.DURATION_PATTERN, examples=["250ms", "5s", "2m", "1h"])
+_SPAN: Final = {"anyOf": [_DURATION, {"const": 0}]}
+_SIZE: Final = {"anyOf": [_string(values.SIZE_PATTERN, examples=["512B", "64KiB", "1MB"]), {"const": 0}]}
+_SHARE: Final = _string(values.SHARE_PATTERN, examples=["20%"])
 
 Duration = Annotated[
     float, Written("a duration such as 5s", values.read_duration, values.write_duration, schema=_DURATION)
@@ -208,7 +208,7 @@ def _collector(text: str) -> str:
     return addresses.read_collector_url(text) if text else ""
 
 
-_URL = _string("^[Hh][Tt][Tt][Pp]://")
+_URL: Final = _string("^[Hh][Tt][Tt][Pp]://")
 
 Bind = Annotated[str, Written("an address such as 0.0.0.0:8080", _checked(addresses.read_bind))]
 TcpBind = Annotated[str, Written("an address such as 127.0.0.1:9901", _checked(addresses.read_tcp_bind))]
@@ -241,7 +241,7 @@ def _read_status_range(text: str) -> str:
     return text
 
 
-_STATUS_RANGE = {"anyOf": [_string("^[1-5][0-9][0-9](-[1-5][0-9][0-9])?$"), _integer(100, 599)]}
+_STATUS_RANGE: Final = {"anyOf": [_string("^[1-5][0-9][0-9](-[1-5][0-9][0-9])?$"), _integer(100, 599)]}
 
 ErrorStatus = Annotated[int, Written("a status", _read_status, schema=_integer(400, 599))]
 StatusRange = Annotated[str, Written("a status or a range such as 200-399", _read_status_range, schema=_STATUS_RANGE)]
@@ -273,7 +273,7 @@ def _read_yes(text: str) -> bool:
     return True
 
 
-_WORKERS = {"anyOf": [{"const": "auto"}, _integer(1, 1024)]}
+_WORKERS: Final = {"anyOf": [{"const": "auto"}, _integer(1, 1024)]}
 
 Workers = Annotated[int | Literal["auto"], Written("auto or a whole number", _read_workers, schema=_WORKERS)]
 Version = Annotated[Literal[1], Written("1", _read_version)]

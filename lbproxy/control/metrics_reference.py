@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Final
 
 from lbproxy.control.health_families import health_families
 from lbproxy.control.ring_changes import RingChanges
@@ -19,8 +20,10 @@ from lbproxy.observe import reference
 from lbproxy.observe.journal import Journal
 from lbproxy.observe.metrics import Family
 
-_TITLE = "Health, weights and rings"
-_ABOUT = "What the supervisor makes of checks and live results, what operators have decided, and what that moved."
+_TITLE: Final = "Health, weights and rings"
+_ABOUT: Final = (
+    "What the supervisor makes of checks and live results, what operators have decided, and what that moved."
+)
 
 
 class _Nobody:

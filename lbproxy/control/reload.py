@@ -14,7 +14,7 @@ from lbproxy.core.spec import Config
 from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus
 from lbproxy.observe.journal import Journal
 
-MAX_TOLD = 10  # problems that get a line of their own in the journal
+MAX_TOLD: Final = 10  # problems that get a line of their own in the journal
 
 
 class Refused(Exception):

@@ -7,7 +7,7 @@ what it does and, where that is not plain, its unit; a class's docstring introdu
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -50,7 +50,7 @@ from lbproxy.control.fields import (
     Yes,
 )
 
-MAX_VNODES = 65536
+MAX_VNODES: Final = 65536
 
 
 class Section(BaseModel):

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import yaml
 
-_IPV6 = re.compile(r"(?<![\"'\w])(?:http://)?\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]")
+_IPV6: Final = re.compile(r"(?<![\"'\w])(?:http://)?\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*\]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ MAX_REPEATED_NODES: Final = 50_000
 
 LINE_BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 NULL_WORDS: Final = frozenset({"", "~", "null", "Null", "NULL"})
-_REFERENCE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|(\{))")
+_REFERENCE: Final = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|(\{))")
 # What YAML 1.1 5.1 does not call printable.
-_FORBIDDEN = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True, order=True)

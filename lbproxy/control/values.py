@@ -22,13 +22,13 @@ SIZE_PATTERN: Final = r"^([0-9]{1,15}(?:\.[0-9]{1,9})?)(B|kB|KB|MB|GB|KiB|MiB|Gi
 PACE_PATTERN: Final = r"^[0-9]{1,3}(\.[0-9]{1,18})?%/(s|min|h)$"
 SHARE_PATTERN: Final = r"^[0-9]{1,3}(\.[0-9]{1,18})?%$"
 
-_DURATION = re.compile(DURATION_PATTERN)
-_SIZE = re.compile(SIZE_PATTERN)
-_SHARE = re.compile(SHARE_PATTERN)
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NUMBER_AND_WORD = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([A-Za-z]*)")
-_CLOCK = re.compile(r"([0-9]{1,4}):([0-5][0-9])")
-_OTHER_BASE = re.compile(r"0x[0-9a-fA-F_]+|0b[01_]+|0o[0-7]+|0[0-9_]+")
+_DURATION: Final = re.compile(DURATION_PATTERN)
+_SIZE: Final = re.compile(SIZE_PATTERN)
+_SHARE: Final = re.compile(SHARE_PATTERN)
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER_AND_WORD: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([A-Za-z]*)")
+_CLOCK: Final = re.compile(r"([0-9]{1,4}):([0-5][0-9])")
+_OTHER_BASE: Final = re.compile(r"0x[0-9a-fA-F_]+|0b[01_]+|0o[0-7]+|0[0-9_]+")
 
 _SECONDS: Final = {"h": Decimal(3600), "m": Decimal(60), "s": Decimal(1), "ms": Decimal("0.001")}
 _BYTES: Final = {

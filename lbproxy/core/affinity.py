@@ -17,12 +17,12 @@ A key is whatever bytes come out: of any length and content, compared octet by o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
 from lbproxy.core.spec import KeySource, Sticky
 
-_OWS = b" \t"
+_OWS: Final = b" \t"
 
 
 class HeaderIndex(Protocol):
