@@ -78,7 +78,7 @@ class Backend:
     def take_over(self, spec: BackendSpec, row: int, weight: float) -> None:
         """Go on under a new specification of the same name. `weight` is the effective one."""
         self.spec = spec
-        if self.address != spec.address:
+        if self.address != spec.address:  # else the same object: connections are told apart by it
             self.address = spec.address
         self.row = row
         self.weight = weight

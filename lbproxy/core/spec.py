@@ -149,6 +149,8 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class PoolTimeouts:
+    """How long a backend may take: to be connected, to begin its answer, between two pieces of it, and in a tunnel."""
+
     connect: float = 1.0
     first_byte: float = 30.0
     idle: float = 60.0
@@ -219,6 +221,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class ListenerTimeouts:
+    """How long a client may take: for a request's head, between two pieces of a body, and until its next request."""
+
     request_head: float = 10.0
     body_idle: float = 30.0
     keep_alive: float = 75.0
@@ -274,6 +278,8 @@ class AccessLogSpec:
 
 @dataclass(frozen=True, slots=True)
 class LogSpec:
+    """What is told on stderr, from `level` up, and the access log."""
+
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
     access: AccessLogSpec = AccessLogSpec()
