@@ -114,7 +114,7 @@ class Account:
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
         self.cells: Final = cells
-        self.peers: Final = peers
+        self.peers: Final = tuple(peers)
         self.row = row
         self.sketch_row = sketch_row
         self.in_flight = 0

@@ -62,8 +62,9 @@ _IP_LITERAL: Final = rb"\[[0-9A-Fa-f:.]+\]|\[v[0-9A-Fa-f]+\.[A-Za-z0-9\-._~!$&'(
 _AUTHORITY: Final = re.compile(rb"(" + _REG_NAME + rb"|" + _IP_LITERAL + rb")(?::([0-9]{0,5}))?")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9\-._~+/=:@]{1,128}")
-# What makes a target worth a second look.
-ODD_IN_TARGETS: Final = b'"#%<>\\^`{|}'
+# What makes a target worth a second look, and what translates it to something else.
+_ODD: Final = b'"#%<>\\^`{|}'
+ODD_IN_TARGETS: Final = bytes.maketrans(_ODD, b" " * len(_ODD))
 _ODD_IN_PATH: Final = re.compile(rb'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -322,7 +323,7 @@ def is_request_id(value: bytes) -> bool:
 
 
 def is_valid_target(target: bytes) -> bool:
-    """Whether a target that has one of ODD_IN_TARGETS is to be taken (RFC 9112 3.2, RFC 3986 2): never with a fragment,
+    """Whether a target that ODD_IN_TARGETS changes is to be taken (RFC 9112 3.2, RFC 3986 2): never with a fragment,
     and in the path no characters that a URI does not have and no broken percent-encoding. Queries are taken as they
     are, for browsers send them so."""
     path = target.partition(b"?")[0]

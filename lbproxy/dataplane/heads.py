@@ -94,7 +94,7 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     else:
         host = name = b""
     absolute = b""
-    if len(target.translate(None, ODD_IN_TARGETS)) != len(target) and not is_valid_target(target):
+    if target.translate(ODD_IN_TARGETS) != target and not is_valid_target(target):
         raise BadMessage(400, "bad_request", "invalid request target")
     if target[0] != 47:  # "/"
         absolute = _read_target(downstream, method, target)

@@ -30,7 +30,7 @@ class Ids:
     told to nobody, an exchange's `trace` is never set, and never looked at.
     """
 
-    __slots__ = ("_at", "_digits", "_line", "_lines", "_sampled_below", "_tells", "lines")
+    __slots__ = ("_at", "_digits", "_is_told", "_sampled_below", "_tells", "lines")
 
     def __init__(self, headers: HeaderPolicy, tracing: TracingSpec) -> None:
         self._digits = b""
@@ -39,8 +39,7 @@ class Ids:
 
     def follow(self, headers: HeaderPolicy, tracing: TracingSpec) -> None:
         """Go by this policy from now on. Which ids `lines` makes is decided here, and not for each request anew."""
-        self._line = b"X-Request-ID: %b\r\n" if headers.request_id != "off" else b"%.0b"
-        self._lines = self._line + b"traceparent: 00-%b-%b-00\r\n"
+        self._is_told = headers.request_id != "off"
         self._tells = bool(tracing.otlp)
         self._sampled_below = sampled_below(tracing.sample) if self._tells else 0
         if headers.traceparent != "make":
@@ -70,14 +69,16 @@ class Ids:
     def request_line(self, exchange: Exchange) -> bytes:
         """Give a request an id of its own; the line for it, if it is told."""
         request_id = exchange.request_id = self._id(_REQUEST)
-        return self._line % request_id
+        return b"X-Request-ID: %b\r\n" % request_id if self._is_told else b""
 
     def _both_lines(self, exchange: Exchange) -> bytes:
         at = self._take(_REQUEST + _TRACE)
         digits = self._digits
         request_id = exchange.request_id = digits[at : at + _REQUEST]
         trace_id = exchange.trace_id = digits[at + _REQUEST : at + _REQUEST + _TRACE]
-        return self._lines % (request_id, trace_id, request_id[:_SPAN])
+        if not self._is_told:
+            return b"traceparent: 00-%b-%b-00\r\n" % (trace_id, request_id[:_SPAN])
+        return b"X-Request-ID: %b\r\ntraceparent: 00-%b-%b-00\r\n" % (request_id, trace_id, request_id[:_SPAN])
 
     def _both_lines_sampled(self, exchange: Exchange) -> bytes:
         return self.request_line(exchange) + self.trace_line(exchange)

@@ -134,13 +134,14 @@ class RequestParser:
         if not sink.targets:
             raise BadMessage(400, "bad_request", "no request line")
         target = sink.targets[0]
-        version = space + 1 + len(target)
-        if head.startswith(b" HTTP/1.1\r\n", version) and head.startswith(target, space + 1):
+        end = space + 1 + len(target)
+        version = head[end : end + 11] if head[space + 1 : end] == target else b""
+        if version == b" HTTP/1.1\r\n":
             minor = 1
-        elif head.startswith(b" HTTP/1.0\r\n", version) and head.startswith(target, space + 1):
+        elif version == b" HTTP/1.0\r\n":
             minor = 0
         else:
-            if head.startswith(b" HTTP/", version):
+            if head.startswith(b" HTTP/", end):
                 raise BadMessage(505, "unsupported", "HTTP version")
             raise BadMessage(400, "bad_request", "malformed request line")
         self.method = method
