@@ -8,7 +8,7 @@ where the page speaks of seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isinf, isnan
@@ -122,41 +122,18 @@ class Page:
         beyond = dict.fromkeys([key for key in rows if key[0] == "backend"][most:])
         self._beyond: Final = frozenset([(("pool", key[1]), ("backend", key[2])) for key in beyond])
         self._constant = "".join([render_family(self._folded(family)) for family in constant])
-        # The rows of each pool that are added up. Their sums stand behind all cells, one row for each pool.
-        self._others: list[list[int]]
-        self._end: int
-        self._writers: list[_Writer]
-        self._texts: dict[Labels, str] = {}
-        if previous is not None and previous._layout == self._layout:
-            self._end, self._writers, self._texts = previous._end, previous._writers, previous._texts
-            self._others = previous._others
-            return
-        self._end = max((start + _width(key) for key, start in rows.items() if TABLES[kind_of(key)]), default=0)
-        others: dict[RowKey, list[int]] = {}
-        for key in beyond:
-            others.setdefault((key[0], key[1], OTHER), []).append(rows[key])
-        self._others = list(others.values())
-        behind = {key: self._end + number * _width(key) for number, key in enumerate(others)}
-        apart = {key: start for key, start in rows.items() if key not in beyond}
-        builders: dict[str, _FamilyBuilder] = {}
-        for key, start in (apart | behind).items():
-            position = start
-            for column in TABLES[kind_of(key)]:
-                builder = builders.get(column.metric)
-                if builder is None:
-                    builder = builders[column.metric] = _FamilyBuilder(column, slots)
-                builder.add(column, key, position)
-                position += column.width
-        self._writers = [builder.writer() for builder in builders.values()]
+        known = previous._form if previous is not None and previous._layout == self._layout else None
+        self._form: Final[_Form] = known or _Form(rows, slots, beyond)
 
     def render(self, slabs: Slabs, families: Iterable[Family] = ()) -> str:
         """The whole page: the slab families as they stand now, then `families`, then the constant ones."""
-        lists = slabs.lists(self._end)
+        form = self._form
+        lists = slabs.lists(form.end)
         totals = sums(lists)
-        for starts in self._others:
+        for starts in form.others:
             totals.extend(map(sum, zip(*[totals[start : start + _BACKEND_WIDTH] for start in starts], strict=True)))
-        parts = [write(totals, lists) for write in self._writers]
-        parts.extend([render_family(self._folded(family), self._texts) for family in families])
+        parts = [write(totals, lists) for write in form.writers]
+        parts.extend([render_family(self._folded(family), form.texts) for family in families])
         parts.append(self._constant)
         return "".join(parts)
 
@@ -172,6 +149,34 @@ class Page:
                 other = (labels[0], ("backend", OTHER), *labels[2:])
                 values[other] = values.get(other, 0) + value
         return Family(family.name, family.kind, family.help, tuple(values.items()))
+
+
+class _Form:
+    """All of the page that follows from the layout alone: what writes each family, and label texts as they are met.
+
+    `others` are the rows of the backends `beyond` the cap, pool by pool. Their sums stand behind all cells, which are
+    `end`, in a row for each pool.
+    """
+
+    def __init__(self, rows: Mapping[RowKey, int], slots: int, beyond: Collection[RowKey]) -> None:
+        self.end: Final = max((start + _width(key) for key, start in rows.items() if TABLES[kind_of(key)]), default=0)
+        self.texts: Final[dict[Labels, str]] = {}
+        others: dict[RowKey, list[int]] = {}
+        for key in beyond:
+            others.setdefault((key[0], key[1], OTHER), []).append(rows[key])
+        self.others: Final = list(others.values())
+        behind = {key: self.end + number * _width(key) for number, key in enumerate(others)}
+        apart = {key: start for key, start in rows.items() if key not in beyond}
+        builders: dict[str, _FamilyBuilder] = {}
+        for key, start in (apart | behind).items():
+            position = start
+            for column in TABLES[kind_of(key)]:
+                builder = builders.get(column.metric)
+                if builder is None:
+                    builder = builders[column.metric] = _FamilyBuilder(column, slots)
+                builder.add(column, key, position)
+                position += column.width
+        self.writers: Final = [builder.writer() for builder in builders.values()]
 
 
 def _width(key: RowKey) -> int:
