@@ -146,10 +146,10 @@ def plan(
     changed = [name for name in new_listeners if name in old_listeners and new_listeners[name] != old_listeners[name]]
     return Plan(
         pools=tuple(pools),
-        pools_added=tuple([name for name in new if name not in old]),
-        pools_removed=tuple([name for name in old if name not in new]),
-        listeners_added=tuple([name for name in new_listeners if name not in old_listeners]),
-        listeners_removed=tuple([name for name in old_listeners if name not in new_listeners]),
+        pools_added=_besides(new, old),
+        pools_removed=_besides(old, new),
+        listeners_added=_besides(new_listeners, old_listeners),
+        listeners_removed=_besides(old_listeners, new_listeners),
         settings=(
             *_changed(before, after, _CONFIG_APART),
             *(["match"] if before.routes != after.routes else []),
@@ -173,6 +173,11 @@ def plan_pool(before: Side, after: Side, keys: Keys | None = None) -> PoolPlan:
         keys=None if keys is None else _keys(before, after, keys),
         warnings=tuple(_warnings(before, after)),
     )
+
+
+def _besides(these: Iterable[str], others: Collection[str]) -> tuple[str, ...]:
+    """The names that the others do not have."""
+    return tuple([name for name in these if name not in others])
 
 
 def _changed(before: object, after: object, apart: Collection[str]) -> tuple[str, ...]:
