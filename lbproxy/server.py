@@ -3,7 +3,8 @@
     run(path)                what `lbproxy run` does; returns the exit code
     Server(config, source)   the same in pieces, for whoever embeds it (the demo)
 
-Signals: SIGTERM and SIGINT drain and end with 0, a second one ends at once; SIGHUP reloads; SIGUSR1 reopens the logs.
+Signals: SIGTERM and SIGINT drain and end with 0, SIGINT after either ends at once; SIGHUP reloads; SIGUSR1 reopens the
+logs.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class Server:
 
 
 class _Signals:
-    """Turns signals into what a server does. `stop` is set by the first that ends it, `abort` by the second."""
+    """Turns signals into what a server does. `stop` is set by the first that ends it, `abort` by a SIGINT after that: a
+    second Ctrl-C is somebody who will not wait. (A service manager that repeats SIGTERM has SIGKILL for that.)"""
 
     def __init__(self, server: Server) -> None:
         self._server = server
