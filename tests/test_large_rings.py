@@ -41,9 +41,9 @@ async def hello(_: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
-def configuration(port: int, vnodes: int, count: int = BACKENDS) -> dict[str, Any]:
+def configuration(port: int, vnodes: int, count: int = BACKENDS, **pool: Any) -> dict[str, Any]:
     backends = [{"name": f"b{number}", "url": f"http://127.0.0.1:{port}"} for number in range(count)]
-    return {"api": {"backends": backends, "ring": {"vnodes": vnodes}}}
+    return {"api": {"backends": backends, "ring": {"vnodes": vnodes}, **pool}}
 
 
 @pytest.fixture
@@ -89,14 +89,15 @@ async def test_changes_of_a_million_tokens_stop_nobody(tmp_path: Path, port: int
 
             fingerprint = await settled(session, admin, "")
 
-            async def measured(change: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+            async def measured(change: Callable[[], Awaitable[None]], steps: int = 1) -> tuple[float, float]:
                 nonlocal fingerprint
                 worker = Watch(lambda: ask(f"http://127.0.0.1:{proxy.port}/"))
                 supervisor = Watch(lambda: ask(f"{admin}/healthz"))
                 watching = [asyncio.create_task(watch.run()) for watch in (worker, supervisor)]
                 await asyncio.sleep(0.1)
                 await change()
-                fingerprint = await settled(session, admin, fingerprint)
+                for _ in range(steps):
+                    fingerprint = await settled(session, admin, fingerprint)
                 for task in watching:
                     assert not task.done(), task.exception()
                     task.cancel()
@@ -109,7 +110,10 @@ async def test_changes_of_a_million_tokens_stop_nobody(tmp_path: Path, port: int
                     assert answer.status == 200, await answer.text()
 
             async def reload(vnodes: int, count: int) -> None:
-                proxy.config["pools"] = configuration(port, vnodes, count)
+                await reload_with(configuration(port, vnodes, count))
+
+            async def reload_with(pools: dict[str, Any]) -> None:
+                proxy.config["pools"] = pools
                 proxy.write_config()
                 async with session.post(f"{admin}/v1/reload") as answer:
                     assert answer.status == 200, await answer.text()
@@ -119,5 +123,11 @@ async def test_changes_of_a_million_tokens_stop_nobody(tmp_path: Path, port: int
                 "one leaves": await measured(lambda: reload(1024, BACKENDS - 1)),
                 "every token": await measured(lambda: reload(1000, BACKENDS)),
             }
+            await reload_with(configuration(port, 1024, pace="10%/min"))
+            fingerprint = await settled(session, admin, fingerprint)
+            slow = configuration(port, 1024, pace="10%/min")
+            for backend in slow["api"]["backends"][:100]:
+                backend["weight"] = 0.5
+            standstills["paced"] = await measured(lambda: reload_with(slow), steps=2)
             print(standstills)
             assert all(longest < STANDSTILL_S for pair in standstills.values() for longest in pair), standstills

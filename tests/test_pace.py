@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbproxy.core.forge import build_ring
+from lbproxy.core.forge import build_ring, ring_in_pieces
 from lbproxy.core.moves import moved
 from lbproxy.core.pace import Pace, rounded
+from lbproxy.core.pieces import Pieces, at_once
 from lbproxy.core.ring import Ring
 
 Weights = Mapping[str, float]
@@ -119,12 +120,12 @@ def test_on_a_large_ring_a_long_way_is_begun_without_measuring_it_all(monkeypatc
     wanted = {name: 3.0 if int(name[1:]) < 100 else weight for name, weight in present.items()}
     built: list[int] = []
 
-    def build(members: Iterable[tuple[str, float]], *rest: Any, **more: Any) -> Ring:
-        ring = build_ring(members, *rest, **more)
+    def build(members: Iterable[tuple[str, float]], *rest: Any, **more: Any) -> Pieces[Ring]:
+        ring = yield from ring_in_pieces(members, *rest, **more)
         built.append(len(ring.tokens))
         return ring
 
-    monkeypatch.setattr("lbproxy.core.pace.build_ring", build)
+    monkeypatch.setattr("lbproxy.core.pace.ring_in_pieces", build)
     way = Pace(1024, 1)
     stepped = way.step(1000.0, present, wanted, 0.05 / 60)
     assert stepped is not None
@@ -132,3 +133,40 @@ def test_on_a_large_ring_a_long_way_is_begun_without_measuring_it_all(monkeypatc
     share = moved(build_ring(present.items()), build_ring(stepped.items())).share
     assert 0.0001 < share <= 0.05 / 60
     assert max(built) < 1.1 * 120 * 1024
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    weights=st.lists(st.tuples(st.floats(0.0, 4.0), st.floats(0.0, 4.0)), min_size=2, max_size=6),
+    share=st.floats(0.001, 0.5),
+    vnodes=st.sampled_from((16, 1024, 8192)),
+)
+def test_a_step_that_is_planned_ahead_is_the_same(
+    weights: list[tuple[float, float]], share: float, vnodes: int
+) -> None:
+    present = {f"b{number}": rounded(before) for number, (before, _) in enumerate(weights)}
+    wanted = {f"b{number}": rounded(after) for number, (_, after) in enumerate(weights)}
+    present["b0"], wanted["b0"] = max(present["b0"], 1.0), max(wanted["b0"], 1.0)
+    one, other, now = Pace(vnodes, 1), Pace(vnodes, 1), 1000.0
+    for _ in range(6):
+        at_once(one.plan(present, wanted, share / 60))
+        assert one.is_ready(present, wanted, share / 60)
+        step = one.step(now, present, wanted, share / 60)
+        assert step == other.step(now, present, wanted, share / 60)
+        present = step or present
+        now += 1.5
+
+
+def test_on_a_large_ring_a_step_is_planned_in_pieces() -> None:
+    present = {f"b{number}": 1.0 for number in range(100)}
+    wanted = {name: 0.5 if int(name[1:]) < 20 else weight for name, weight in present.items()}
+    pace = Pace(1024, 1)
+    assert pace.is_ready(present, present, 0.01)
+    assert not pace.is_ready(present, wanted, 0.01)
+    assert len(list(pace.plan(present, wanted, 0.01))) > 50
+    assert pace.is_ready(present, wanted, 0.01)
+    assert not pace.is_ready(present, wanted, 0.02)
+    assert list(pace.plan(present, wanted, 0.01)) == []
+    assert pace.copy().is_ready(present, wanted, 0.01)
+    few = dict(list(present.items())[:8])
+    assert Pace(1024, 1).is_ready(few, few | {"b1": 0.5}, 0.01)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from lbproxy.control.overrides import Override, Overrides, What
-from lbproxy.control.pool_state import Change, Flip, PoolState, effective_weights
+from lbproxy.control.pool_state import LONGEST_PUT_OFF_S, Change, Flip, PoolState, effective_weights
 from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.forge import build_ring
 from lbproxy.core.moves import moved
+from lbproxy.core.pieces import at_once
 from lbproxy.core.ring import Ring
 from lbproxy.core.spec import Address, BackendSpec, Ejection, Health, PoolSpec
 
@@ -177,6 +178,52 @@ def test_a_paced_join_and_a_paced_weight() -> None:
     assert story.state.weights == {"b1": 0.5, "b2": 1.0, "b3": 1.0}
     assert story.largest_minute() <= 0.10
     assert {change.cause for change in story.changes} <= {"", "pace", "reload", "override"}
+
+
+def large(weight: float) -> PoolSpec:
+    """Twenty backends of which half have this weight, on a ring that takes a while to build."""
+    pool = spec(*(f"b{number}" for number in range(20)), pace=0.05 / 60, vnodes=1024)
+    return replace(
+        pool, backends=tuple([replace(each, weight=weight) for each in pool.backends[:10]]) + pool.backends[10:]
+    )
+
+
+def test_on_a_large_ring_a_step_waits_for_its_plan() -> None:
+    story = Story(large(1.0))
+    story.up(*story.state.states)
+    story.state.is_patient = True
+    for _ in range(2):
+        pool = large(0.5 if story.state.spec.backends[0].weight == 1.0 else 2.0)
+        story.state = PoolState(pool, story.overrides, story.state)
+        story.state.is_patient = True
+        story.now += 10.0
+        assert story.advance("reload").cause == ""
+        story.now += 1.0
+        before = dict(story.state.weights)
+        assert (story.advance().cause, story.state.weights) == ("", before)
+        assert story.state.needs_plan(story.now)
+        at_once(story.state.plan(story.now))
+        assert not story.state.needs_plan(story.now)
+        assert story.advance().cause == "pace"
+        assert story.state.weights["b1"] != before["b1"]
+        assert story.state.needs_plan(story.now)  # for the step after it
+    assert story.largest_minute() <= 0.05 + 1e-9
+
+
+def test_a_step_whose_plan_is_never_ready_is_taken_all_the_same() -> None:
+    story = Story(large(1.0))
+    story.up(*story.state.states)
+    story.state.is_patient = True
+    story.now += 10.0
+    weights = []
+    for number in range(40):
+        # What is wanted changes every second, and each time before the plan is made.
+        story.overrides.put(decided("b1", "weight", 2.0 + number / 10))
+        story.advance("override")
+        weights.append(story.state.weights["b1"])
+        story.now += 1.0
+    assert weights[int(LONGEST_PUT_OFF_S) - 1] == 1.0
+    assert 1.0 < weights[int(LONGEST_PUT_OFF_S)] < weights[-1]
 
 
 def test_failures_are_never_paced() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from lbproxy.control.config import loads
 from lbproxy.control.overrides import Override
+from lbproxy.control.pool_state import PoolState
 from lbproxy.control.wellbeing import Mandate, Traffic, Wellbeing
 from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.snapshot import States
@@ -295,3 +296,39 @@ async def test_time_alone_ends_what_is_due(for_s: float | None) -> None:
     steps = [mandate.weights.get(("api", "b1"), 1.0) for mandate in reweighed]
     assert (steps[0], steps[-1], steps) == (0.1, 1.0, sorted(set(steps)))
     assert reweighed[0].states["api"]["b1"] == SERVING
+
+
+async def test_steps_on_a_large_ring_are_planned_between_other_work() -> None:
+    clocked = Clocked()
+    backends = CONFIG.pools[0].backends
+    clocked.reload(changed(CONFIG, vnodes=16384, pace=1.0))
+    clocked.all_up()
+    clocked.being.start()
+    turns = 0
+    try:
+        clocked.decide("b1", 3.0)
+        assert clocked.being.mandate().weights == {}
+        async with asyncio.timeout(30):
+            while not clocked.reweighed:
+                turns += 1
+                await asyncio.sleep(0)
+    finally:
+        clocked.being.stop()
+    assert turns > 10
+    assert 1.0 < clocked.being.mandate().weights["api", backends[0].name] <= 3.0
+    assert clocked.reweighed[0].causes == {"api": "pace"}
+
+
+async def test_a_plan_that_fails_is_told_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked = Clocked()
+    clocked.reload(changed(CONFIG, vnodes=16384, pace=1.0))
+    clocked.all_up()
+    monkeypatch.setattr(PoolState, "plan", lambda state, now: 1 // 0)
+    clocked.being.start()
+    try:
+        clocked.decide("b1", 3.0)
+        async with asyncio.timeout(5):
+            while not clocked.named("pace not planned"):  # noqa: ASYNC110  # a line has no event
+                await asyncio.sleep(0)
+    finally:
+        clocked.being.stop()

@@ -28,12 +28,15 @@ from lbproxy.control.overrides import Overrides
 from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.health import RAMP_STEPS, PoolHealth, ramp
 from lbproxy.core.pace import LEAST_PAUSE_S, Pace, rounded
+from lbproxy.core.pieces import Pieces
 from lbproxy.core.spec import BackendSpec, PoolSpec
 
 # Why a ring changes.
 CAUSES: Final = ("reload", "override", "slow_start", "pace", "drain")
 # How long an order takes at the most until every worker follows it.
 SETTLING_S: Final = 1.0
+# How long a step of the pace is put off until it is planned, where what is wanted changes again and again.
+LONGEST_PUT_OFF_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,9 @@ class PoolState:
         self.weights: dict[str, float] = {}
         self.serving: frozenset[str] = frozenset()
         self.due: float | None = None
+        # Whether somebody calls `plan` when it `needs_plan`; without that, a step is worked out when it is taken.
+        self.is_patient = False
+        self._put_off_at: float | None = None
         self._joining: set[str] = set()
         self._leaving: dict[str, _Leaving] = {}
         self._pace = Pace(spec.vnodes, spec.hash_version)
@@ -205,8 +211,38 @@ class PoolState:
         if not any(present.values()):
             return targets, why
         wanted = {name: targets[name] for name in present}
-        stepped = self._pace.step(now, present, wanted, self.spec.pace)
+        stepped = self._step(now, present, wanted, self.spec.pace)
         return targets | (present if stepped is None else stepped), "pace"
+
+    def _step(
+        self, now: float, present: dict[str, float], wanted: dict[str, float], pace: float
+    ) -> dict[str, float] | None:
+        """The next weights on the way, or None: not yet."""
+        if self.is_patient and not self._pace.is_ready(present, wanted, pace):
+            if self._put_off_at is None:
+                self._put_off_at = now
+            if now - self._put_off_at < LONGEST_PUT_OFF_S:
+                return None
+        self._put_off_at = None
+        return self._pace.step(now, present, wanted, pace)
+
+    def _way(self, now: float) -> tuple[dict[str, float], dict[str, float]]:
+        """The weights of those that serve, and those that they are to have."""
+        present = {name: self._present(name) for name in self._backends if name in self.serving}
+        return present, {name: self._target(name, True, now) for name in present}
+
+    def needs_plan(self, now: float) -> bool:
+        """Whether there is a step to take that takes long to work out."""
+        if self.spec.pace is None:
+            return False
+        present, wanted = self._way(now)
+        return any(present.values()) and not self._pace.is_ready(present, wanted, self.spec.pace)
+
+    def plan(self, now: float) -> Pieces[None]:
+        """Work out the next step; it is taken in the next advance that finds it due."""
+        present, wanted = self._way(now)
+        assert self.spec.pace is not None
+        yield from self._pace.plan(present, wanted, self.spec.pace)
 
     def _target(self, name: str, is_serving: bool, now: float) -> float:
         wanted = self.wanted(name)

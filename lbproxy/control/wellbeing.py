@@ -18,7 +18,8 @@ from lbproxy.control.pool_state import Change, Flip, PoolState, effective_weight
 from lbproxy.control.probes import OK, UNABLE
 from lbproxy.core.snapshot import States, Weights
 from lbproxy.core.spec import Config
-from lbproxy.observe.journal import Journal, Level
+from lbproxy.ease import at_ease
+from lbproxy.observe.journal import Journal, Level, describe
 
 # How often slabs are looked at: failure rates, and whether what drains is empty.
 LOOK_S: Final = 1.0
@@ -112,6 +113,7 @@ class Wellbeing:
         self._wall = wall
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._planning: asyncio.Task[None] | None = None
         self._looked_at = clock()
         self.changed: Callable[[], None] = _nothing
 
@@ -122,6 +124,8 @@ class Wellbeing:
         overrides, ended = self.overrides.under(config)
         now = self._clock()
         pools = {spec.name: PoolState(spec, overrides, self.pools.get(spec.name)) for spec in config.pools}
+        for state in pools.values():
+            state.is_patient = self._loop is not None
         changes = {name: state.advance(now, "reload") for name, state in pools.items()}
         return Prepared(pools, overrides, ended, changes, self._mandate(pools, changes))
 
@@ -278,6 +282,8 @@ class Wellbeing:
     def start(self) -> None:
         """Let time do its work from now on."""
         self._loop = asyncio.get_running_loop()
+        for state in self.pools.values():
+            state.is_patient = True
         self._arm()
 
     def stop(self) -> None:
@@ -285,11 +291,15 @@ class Wellbeing:
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()
+        if self._planning is not None:
+            self._planning.cancel()
 
     def _arm(self) -> None:
-        """Set the one timer to when something is due next."""
+        """Set the one timer to when something is due next, and see that steps are planned."""
         if self._loop is None:
             return
+        if self._planning is None and self._without_plan() is not None:
+            self._planning = self._loop.create_task(self._plan())
         if self._timer is not None:
             self._timer.cancel()
         now = self._clock()
@@ -299,6 +309,21 @@ class Wellbeing:
             dues.append(now + expiry - self._wall())
         due = min([self._looked_at + LOOK_S, *dues])
         self._timer = self._loop.call_later(max(0.0, due - now), self._on_time)
+
+    def _without_plan(self) -> PoolState | None:
+        """A pool whose next step takes long to work out."""
+        now = self._clock()
+        return next((state for state in self.pools.values() if state.needs_plan(now)), None)
+
+    async def _plan(self) -> None:
+        try:
+            while (state := self._without_plan()) is not None:
+                await at_ease(state.plan(self._clock()))
+                self.turn([state.spec.name])
+        except Exception as error:  # a bug; without a plan it goes on more slowly
+            self._journal.error("pace not planned", error=describe(error))
+        finally:
+            self._planning = None
 
     def _on_time(self) -> None:
         now = self._clock()

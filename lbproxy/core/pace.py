@@ -10,6 +10,9 @@ Steps come about once a second, less often on large rings, which take time to bu
 the last one has earned, but not more than one pause's worth: nobody saves up for a wave. So that even the minute that
 begins with a full step stays within its share, a pause's worth is taken off the rate. When tokens are so few that a
 single one is more than a pause earns, it moves once it has been earned since the way began.
+
+What the next step is depends on the weights and not on the time. So it can be worked out ahead, in pieces
+(`core.pieces`): on a large ring that takes a second or more.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, final
 
-from lbproxy.core.forge import build_ring
-from lbproxy.core.moves import moved
+from lbproxy.core.forge import ring_in_pieces
+from lbproxy.core.moves import moved_in_pieces
+from lbproxy.core.pieces import Pieces, at_once
 from lbproxy.core.ring import Ring, vnode_count
 
 Weights = Mapping[str, float]
+_Way = tuple[Weights, Weights, float]  # from, to, the share of keys that may move per second
 
 MINUTE_S: Final = 60.0
 LEAST_PAUSE_S: Final = 1.0
@@ -33,6 +38,8 @@ _LARGE: Final = 100_000
 _FAR: Final = 16
 _TRIES: Final = 4
 _HALVINGS: Final = 24
+# On a ring of so many tokens a step takes some 20 ms at the most, and need not be worked out ahead.
+_SMALL: Final = 16_384
 
 
 def rounded(weight: float) -> float:
@@ -44,7 +51,7 @@ def rounded(weight: float) -> float:
 class Pace:
     """How far a pool has come on its way. `now` never runs backwards."""
 
-    __slots__ = ("_at", "_is_under_way", "_ring", "_version", "_vnodes")
+    __slots__ = ("_at", "_is_under_way", "_next", "_ring", "_share", "_version", "_vnodes", "_way")
 
     def __init__(self, vnodes: int, version: int) -> None:
         self._vnodes: Final = vnodes
@@ -53,12 +60,29 @@ class Pace:
         self._at = float("-inf")
         self._is_under_way = False
         self._ring: Ring | None = None
+        # The way of which the next step is known: its weights, and the share of keys that it moves.
+        self._way: _Way | None = None
+        self._next: dict[str, float] = {}
+        self._share = 0.0
 
     def copy(self) -> Pace:
         """One that goes on from here by itself."""
         other = Pace(self._vnodes, self._version)
         other._at, other._is_under_way, other._ring = self._at, self._is_under_way, self._ring
+        other._way, other._next, other._share = self._way, self._next, self._share
         return other
+
+    def is_ready(self, present: Weights, wanted: Weights, rate: float) -> bool:
+        """Whether `step` has nothing long to work out any more."""
+        return present == wanted or self._way == (present, wanted, rate) or sum(self._counts(present)) <= _SMALL
+
+    def plan(self, present: Weights, wanted: Weights, rate: float) -> Pieces[None]:
+        """Work out what `step` will need, if that is not known yet."""
+        way = present, wanted, rate
+        if present == wanted or self._way == way:
+            return
+        step, share = yield from self._choose(present, wanted, self._allowed(present, rate))
+        self._way, self._next, self._share = way, step, share
 
     def step(self, now: float, present: Weights, wanted: Weights, rate: float) -> dict[str, float] | None:
         """The next weights on the way from `present` to `wanted`, which have the same names; None: not yet, or there.
@@ -67,40 +91,51 @@ class Pace:
         """
         if present == wanted:
             return None
-        tokens = sum(self._counts(present))
-        pause_s = max(LEAST_PAUSE_S, tokens / TOKENS_PER_S)
+        pause_s = self._pause_s(present)
         if not self._is_under_way:
             self._is_under_way = True
             self._at = max(self._at, now - pause_s)
         waited_s = now - self._at
         if waited_s < pause_s:
             return None
-        rate *= MINUTE_S / (MINUTE_S + pause_s)
-        weights = self._choose(present, wanted, rate * pause_s, rate * waited_s)
-        if weights is not None:
-            self._at = now
-            self._is_under_way = weights != wanted
-        return weights
+        at_once(self.plan(present, wanted, rate))
+        if self._share > self._allowed(present, rate) * (waited_s / pause_s):
+            return None
+        self._at = now
+        self._is_under_way = self._next != wanted
+        return dict(self._next)
 
-    def _choose(self, present: Weights, wanted: Weights, allowed: float, earned: float) -> dict[str, float] | None:
-        before = self._build(present)
+    def _pause_s(self, present: Weights) -> float:
+        return max(LEAST_PAUSE_S, sum(self._counts(present)) / TOKENS_PER_S)
+
+    def _allowed(self, present: Weights, rate: float) -> float:
+        """The share that one pause earns."""
+        pause_s = self._pause_s(present)
+        return rate * pause_s * MINUTE_S / (MINUTE_S + pause_s)
+
+    def _choose(self, present: Weights, wanted: Weights, allowed: float) -> Pieces[tuple[dict[str, float], float]]:
+        """The next weights, and the share that they move, which is more than allowed if there is no smaller step."""
+        before = yield from self._build(present)
         whole = self._guess(present, wanted) if len(before.tokens) > _LARGE else 0.0
         if whole <= _FAR * allowed:
-            whole = moved(before, self._build(wanted)).share
+            whole = yield from self._moved(before, wanted)
             if whole <= allowed:
-                return dict(wanted)
+                return dict(wanted), whole
+        yield
         smallest = self._smallest(present, wanted)
+        yield
         part = allowed / whole
         for _ in range(_TRIES):
             if part <= smallest:
                 break
             weights = _between(present, wanted, part)
-            share = moved(before, self._build(weights)).share
+            share = yield from self._moved(before, weights)
             if share <= allowed:
-                return weights
+                return weights, share
             part *= 0.95 * allowed / share
         weights = _between(present, wanted, smallest)
-        return weights if moved(before, self._build(weights)).share <= earned else None
+        share = yield from self._moved(before, weights)
+        return weights, share
 
     def _guess(self, present: Weights, wanted: Weights) -> float:
         """About the share that the whole way moves: the tokens that come and go, of all that there are."""
@@ -123,9 +158,16 @@ class Pace:
     def _counts(self, weights: Weights) -> list[int]:
         return [vnode_count(weight, self._vnodes) for weight in weights.values()]
 
-    def _build(self, weights: Weights) -> Ring:
-        self._ring = build_ring(weights.items(), self._vnodes, self._version, reuse=self._ring)
-        return self._ring
+    def _build(self, weights: Weights) -> Pieces[Ring]:
+        ring = yield from ring_in_pieces(weights.items(), self._vnodes, self._version, reuse=self._ring)
+        self._ring = ring
+        return ring
+
+    def _moved(self, before: Ring, weights: Weights) -> Pieces[float]:
+        """The share that changes hands when these weights take the place of a ring."""
+        after = yield from self._build(weights)
+        moves = yield from moved_in_pieces(before, after)
+        return moves.share
 
 
 def _between(present: Weights, wanted: Weights, part: float) -> dict[str, float]:
