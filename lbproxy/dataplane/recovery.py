@@ -125,7 +125,8 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     """Nothing of an answer has come: try again if that may be, else say that it failed."""
     pool, backend = exchange.attempting()
     upstream = exchange.upstream
-    was_stale = upstream is not None and upstream.reused and error in (RESET, CLOSED_EARLY)
+    is_closed = error in (RESET, CLOSED_EARLY)
+    was_stale = is_closed and upstream is not None and upstream.reused and not upstream.has_answered
     has_received = upstream is not None and upstream.has_received
     exchange.drop_upstream()
     end_retry(exchange, pool, RETRY_FAILED)

@@ -375,3 +375,8 @@ class Upstream:
     def has_received(self) -> bool:
         """Whether octets of a head that is not complete have arrived."""
         return bool(self._buffer)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether anything has arrived for the current exchange."""
+        return self._interim > 0 or bool(self._buffer)

@@ -107,6 +107,31 @@ async def test_a_new_connection_for_a_closed_one_takes_no_seat_that_somebody_wai
             writer_behind.close()
 
 
+async def test_a_kept_connection_on_which_an_interim_answer_came_had_not_been_closed() -> None:
+    """The backend has had the request, and has failed at it: that is a further attempt, of another one."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(answer())
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        await writer.drain()
+
+    async with (
+        backend(talk) as b0,
+        backend(answering(answer(b"other"))) as b1,
+        running(pool_of(b0.port, b1.port)) as proxy,
+    ):
+        key = proxy.key_of("b0")
+        assert status(await proxy.ask(request(key=key))) == 200
+        said = await proxy.ask(request(key=key))
+        assert status(said) == 103
+        assert said.endswith(b"other")
+        assert (proxy.retries("stale", "success"), proxy.retries("reset", "success")) == (0, 1)
+        assert proxy.backend_cell("b0", ledger.BACKEND_ERRORS + ledger.UPSTREAM_ERRORS.index("closed_early")) == 1
+        assert [(line.attempts, line.backend) for line in proxy.lines] == [(1, "b0"), (2, "b1")]
+
+
 async def test_who_closes_before_anything_is_sent_to_him_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         backend(answering(answer())) as b0,
