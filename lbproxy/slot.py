@@ -228,6 +228,7 @@ class Slot:
             self._heard(self, report)
         elif (level := level_of(report.level)) is not None:
             fields: Fields = {"worker": self.index, **(report.fields or {})}
+            fields["worker"] = self.index  # whoever it says it is
             if self.state == "starting":
                 self.last_words = str(fields.get("error", report.event))
             self._journal.tell(level, report.event, fields)

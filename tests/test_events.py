@@ -32,6 +32,17 @@ def test_events_are_numbered_and_only_so_many_are_kept() -> None:
     assert (newest["pool"], newest["backend"], newest["state"]) == ("api", f"b{MEMORY + 99}", "up")
 
 
+def test_fields_do_not_stand_for_what_an_event_says_itself() -> None:
+    # A worker's events come with whatever fields it sends.
+    events = Events(lambda: 1_796_040_000.25)
+    own: Fields = {"id": "x", "time": 0, "kind": "state", "level": "debug", "event": "serving", "text": "all is well"}
+    events.add("error", "worker failed", {**own, "pool": 5, "backend": None})
+    (kept,) = events.after(0)
+    assert (kept["id"], kept["time"], kept["kind"]) == (1, "2026-11-30T12:00:00.250Z", "other")
+    assert (kept["level"], kept["event"], kept["pool"], kept["backend"]) == ("error", "worker failed", "5", "")
+    assert kept["text"].startswith("worker failed: ")
+
+
 def test_subscribers_are_told_until_they_leave() -> None:
     events, told = Events(), []
     one = events.subscribe(lambda: told.append("one"))

@@ -60,13 +60,13 @@ class Events:
         self._last += 1
         self._all.append(
             {
+                **fields,  # which are a worker's own, of an event of a worker's: they stand for none of the following
                 "id": self._last,
                 "time": iso_time(int(self._wall() * 1000)),
                 "kind": _KINDS.get(event, "other"),
                 "level": level,
-                "pool": "",
-                "backend": "",
-                **fields,
+                "pool": str(fields.get("pool") or ""),
+                "backend": str(fields.get("backend") or ""),
                 "event": event,
                 "text": sentence(event, fields),
             }
