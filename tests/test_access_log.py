@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -346,6 +347,92 @@ def test_a_sink_without_a_reader_is_reported(fifo: tuple[str, int]) -> None:
     assert log.reports == [f"cannot write to {path}: Broken pipe"]
     log.log.close()
     assert log.dropped == 1
+
+
+class Disk:
+    """A disk with room for so many bytes, where a file of that descriptor is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fd: int, room: int) -> None:
+        self.room = room
+        self._fd = fd
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self.write)
+
+    def write(self, fd: int, data: memoryview) -> int:
+        if fd != self._fd:
+            return self._write(fd, data)
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = self._write(fd, data[: self.room])
+        self.room -= done
+        return done
+
+
+def filling(monkeypatch: pytest.MonkeyPatch, log: Log, room: int) -> Disk:
+    sink = log.log._sink
+    assert sink is not None
+    return Disk(monkeypatch, sink._fd, room)
+
+
+@pytest.mark.parametrize("more", [-2, 0, 1], ids=["short of a line", "at a line's end", "within the next line"])
+def test_of_a_batch_that_fills_the_disk_only_what_is_not_in_the_file_counts_as_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    path = tmp_path / "access.log"
+    log = Log(str(path))
+    size = len(JsonLines(False).line(as_finished(target=b"0")))
+    disk = filling(monkeypatch, log, 7 * size + more)
+    for number in range(10):
+        log.note(as_finished(target=b"%d" % number))
+    log.log.flush()
+    sink = log.log._sink
+    assert sink is not None
+    until(lambda: sink.written_lines == 10)
+    disk.room = 1 << 20
+    log.note(as_finished(target=b"10"))
+    log.log.close()
+    lines = path.read_bytes().split(b"\n")
+    whole = [int(json.loads(line)["target"]) for line in lines if line.endswith(b"}")]
+    kept = 6 if more < 0 else 7
+    assert whole == [*range(kept), 10]
+    assert log.dropped == 10 - kept
+    assert b"" not in lines[:-1]
+
+
+def test_a_full_disk_is_reported_again_when_it_fills_again_and_not_with_every_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(access_log, "monotonic", lambda: now)
+    path = tmp_path / "access.log"
+    log = Log(str(path))
+    disk = filling(monkeypatch, log, 0)
+    sink = log.log._sink
+    assert sink is not None
+
+    def lose_one() -> None:
+        lost = sink.lost_lines
+        log.note(as_finished())
+        log.log.flush()
+        until(lambda: sink.lost_lines == lost + 1)
+        log.log.flush()
+
+    full = f"cannot write to {path}: No space left on device"
+    lose_one()
+    now += access_log.REPEAT_S / 2
+    lose_one()
+    assert log.reports == [full]
+    disk.room = 1 << 20
+    log.note(as_finished())
+    now += access_log.REPEAT_S
+    log.log.flush()
+    until(lambda: sink.written_lines == 3)
+    log.log.flush()
+    assert log.reports == [full]
+    disk.room = 0
+    lose_one()
+    assert log.reports == [full, full]
+    log.log.close()
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(10, 100))

@@ -133,6 +133,8 @@ async def test_what_does_not_end_in_time_is_cut_off(tmp_path: Path, backends: Ba
         with pytest.raises(aiohttp.ClientError):
             await slow
         assert proxy.named("exchanges cut off")[0]["count"] == 1
+        (line,) = map(json.loads, proxy.access_log.read_text().splitlines())
+        assert (line["status"], line["reason"], line["attempts"]) == (0, "drain_timeout", 1)
 
 
 async def test_a_second_sigint_ends_at_once(tmp_path: Path, backends: Backends) -> None:

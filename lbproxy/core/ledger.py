@@ -53,8 +53,10 @@ REJECTIONS: Final = (
 )
 # Why another backend than the owner served.
 SPILL_REASONS: Final = ("hot", "full", "failover", "pinned")
-# Why an exchange ended before its answer had, when it is neither of those below nor a rejection: the client went away.
+# Why an exchange ended before its answer had, when it is none of those below and no rejection: the client went away.
 CLIENT_ABORT: Final = "client_abort"
+# The same, when it was the proxy that would not wait any longer.
+DRAIN_TIMEOUT: Final = "drain_timeout"
 # What went wrong between the proxy and a backend.
 UPSTREAM_ERRORS: Final = (
     "connect_refused",

@@ -176,6 +176,7 @@ class DataPlane:
         while self.open_connections() and monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         cut = 0
+        self._plane.is_over = True
         for listener in (*self._listeners.values(), *self._leaving):
             for connection in list(listener.connections):
                 cut += 1

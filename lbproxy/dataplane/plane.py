@@ -45,6 +45,7 @@ class Plane:
         "ended",
         "host_names",
         "ids",
+        "is_over",
         "loop",
         "log",
         "most_clients",
@@ -84,6 +85,8 @@ class Plane:
         self.responses: Final = ResponseParser()
         self.tasks: Final[set[asyncio.Task[None]]] = set()
         self.draining = False
+        # Whether draining has taken too long, and what still runs is cut off.
+        self.is_over = False
         # Some exchange that has ended, with a client that is gone.
         self.ended: Exchange | None = None
         # Host values that have been found valid, and the name in them.

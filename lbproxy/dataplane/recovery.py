@@ -29,6 +29,7 @@ from lbproxy.core.ledger import (
     CLIENT_ABORT,
     CLOSED_EARLY,
     CONNECT_TIMEOUT,
+    DRAIN_TIMEOUT,
     FIRST_BYTE_TIMEOUT,
     IDLE_TIMEOUT,
     POOL_ABORTS,
@@ -261,8 +262,13 @@ def client_left(exchange: Exchange) -> None:
 
 
 def _count_abort(exchange: Exchange) -> None:
-    """The client will not have its answer. Of a request that no pool had yet, there is nothing to say."""
-    if exchange.pool is not None:
+    """The client will not have its answer. Of a request that no pool had yet, there is nothing to say; and when it was
+    the proxy that cut it off, nothing against the client."""
+    if exchange.pool is None:
+        return
+    if exchange.plane.is_over:
+        exchange.reason = DRAIN_TIMEOUT
+    else:
         exchange.reason = CLIENT_ABORT
         exchange.plane.cells[exchange.pool.row + POOL_ABORTS] += 1
 

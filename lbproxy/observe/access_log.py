@@ -18,6 +18,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Final
 
 from lbproxy.core.ledger import WORKER_LOG_DROPPED, Cells
@@ -28,6 +29,8 @@ BATCH_BYTES: Final = 65536
 PENDING_BYTES: Final = 4 << 20
 FLUSH_INTERVAL_S: Final = 0.25
 CLOSE_TIMEOUT_S: Final = 1.0
+# A sink that goes on losing lines, or begins to again, is told of so often at most.
+REPEAT_S: Final = 60.0
 _MODE: Final = 0o640
 
 _REOPEN: Final = "reopen"
@@ -110,15 +113,12 @@ class Sink:
     def _write_batch(self, lines: list[bytes]) -> None:
         whole = [(b"".join(lines), len(lines))]
         for piece, count in whole if self._is_file else pieces(lines, min(select.PIPE_BUF, LINE_MAX)):
-            try:
-                self._write(piece)
-            except OSError as error:
-                self.problem = f"cannot write to {self._path}: {error.strerror}"
-                self.lost_lines += count
+            self.lost_lines += self._write(piece, count)
             self.written_bytes += len(piece)
             self.written_lines += count
 
-    def _write(self, piece: bytes) -> None:
+    def _write(self, piece: bytes, count: int) -> int:
+        """Write `count` lines, or as much of them as can be; return how many are not all there."""
         if self._torn:  # the last write stopped within a line
             piece = b"\n" + piece
         view = memoryview(piece)
@@ -128,8 +128,12 @@ class Sink:
             except BlockingIOError:  # somebody who shares the descriptor made it non-blocking
                 _wait_writable(self._fd)
                 continue
+            except OSError as error:  # of a batch that fills the disk, some lines may be there
+                self.problem = f"cannot write to {self._path}: {error.strerror}"
+                return min(count, bytes(view).count(b"\n"))
             view = view[done:]
-            self._torn = bool(view)
+            self._torn = not piece.endswith(b"\n", 0, len(piece) - len(view))
+        return 0
 
     def _open_again(self) -> None:
         try:
@@ -169,11 +173,13 @@ class AccessLog:
     row."""
 
     def __init__(self, spec: AccessLogSpec, cells: Cells, row: int, report: Callable[[str], None]) -> None:
-        """`report` is told of a sink's trouble, once for each. Raises OSError when the path cannot be opened."""
+        """`report` is told of a sink's trouble, once for each and again while lines are lost to it. Raises OSError when
+        the path cannot be opened."""
         self._cells = cells
         self._row = row
         self._report = report
         self._reported = ""
+        self._reported_at = 0.0
         self._gathered = Gathered(BATCH_BYTES, self.flush)
         self.note: Final = self._gathered.add
         self._lost = 0
@@ -195,12 +201,14 @@ class AccessLog:
         lines, size = self._gathered.take()
         if lines and not sink.hand_over(lines, size):
             self._drop(len(lines))
-        if sink.lost_lines != self._lost:
-            self._drop(sink.lost_lines - self._lost)
-            self._lost = sink.lost_lines
-        if sink.problem != self._reported:
+        lost = sink.lost_lines
+        now = monotonic()
+        if sink.problem != self._reported or (lost != self._lost and now - self._reported_at >= REPEAT_S):
             self._reported = sink.problem
+            self._reported_at = now
             self._report(sink.problem)
+        self._drop(lost - self._lost)
+        self._lost = lost
 
     def reopen(self) -> None:
         """After logrotate: what was logged so far goes to the old file, all else to a new one."""

@@ -35,7 +35,7 @@ from opentelemetry.trace import (
 )
 
 from lbproxy import __version__
-from lbproxy.core.ledger import CLIENT_ABORT, UPSTREAM_ERRORS
+from lbproxy.core.ledger import CLIENT_ABORT, DRAIN_TIMEOUT, UPSTREAM_ERRORS
 from lbproxy.core.spec import Address, TracingSpec
 from lbproxy.observe.spans import SpanRecord
 
@@ -45,7 +45,7 @@ TRACES_PATH: Final = "/v1/traces"
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"))
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 # Reasons for which an answer that had begun was cut.
-_CUT_SHORT: Final = frozenset((*UPSTREAM_ERRORS, CLIENT_ABORT))
+_CUT_SHORT: Final = frozenset((*UPSTREAM_ERRORS, CLIENT_ABORT, DRAIN_TIMEOUT))
 
 Attributes = dict[str, str | int]
 
