@@ -16,18 +16,14 @@ from lbproxy.core.affinity import key_finder
 from lbproxy.core.bound import Bound
 from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
+from lbproxy.core.headers import Shape
 from lbproxy.core.hotkeys import HotKeys, Meter
 from lbproxy.core.ledger import row_width
 from lbproxy.core.moves import moved
 from lbproxy.core.ring import Ring
 from lbproxy.core.spec import Address, BackendSpec, KeySource, Sticky
 
-
-class Shape:
-    def __init__(self) -> None:
-        self.index: Final = {b"host": (0,), b"user-agent": (1,), b"cookie": (2,), b"x-user-id": (3,)}
-
-
+SHAPE: Final = Shape((b"Host", b"User-Agent", b"Cookie", b"X-User-ID"), frozenset())
 VALUES: Final = (b"example.com", b"curl/8.5", b"theme=dark; sid=8f14e45fceea167a; lang=en", b"user-12345")
 TARGET: Final = b"/users/12345/orders?limit=50&user=12345"
 SOURCES: Final = (
@@ -97,12 +93,11 @@ def finding() -> None:
     keys = [b"user-%d" % i for i in range(1000)]
     print("find and hash a key, nanoseconds")
     print(f"  hash: {nanoseconds_each(lambda i: hash_key(keys[i]), range(1000)):.0f}")
-    shape = Shape()
     for source in SOURCES:
         finder = key_finder(Sticky((source,)))
 
         def find(_: int, finder: Callable[..., bytes | None] = finder) -> bytes | None:
-            return finder(shape, VALUES, TARGET, "192.0.2.1")
+            return finder(SHAPE, VALUES, TARGET, "192.0.2.1")
 
         print(f"  {source.kind}: {nanoseconds_each(find, range(20_000)):.0f}")
 

@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbproxy.core.affinity import key_finder
+from lbproxy.core.headers import Shape
 from lbproxy.core.spec import KeyKind, KeySource, OnMissing, Sticky
-
-
-class Shape:
-    def __init__(self, names: Sequence[bytes]) -> None:
-        self.index: dict[bytes, tuple[int, ...]] = {}
-        for position, name in enumerate(names):
-            self.index[name.lower()] = (*self.index.get(name.lower(), ()), position)
 
 
 def find(
@@ -27,7 +21,8 @@ def find(
     on_missing: OnMissing = "balance",
 ) -> bytes | None:
     finder = key_finder(Sticky(sources, on_missing))
-    return finder(Shape([name for name, _ in headers]), [value for _, value in headers], target, client)
+    names, values = tuple(name for name, _ in headers), tuple(value for _, value in headers)
+    return finder(Shape(names, frozenset()), values, target, client)
 
 
 def header(*values: bytes) -> bytes | None:

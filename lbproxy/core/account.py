@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from lbproxy.core.bound import Smoothed
-from lbproxy.core.hashing import hash_key
+from lbproxy.core.hashing import NO_HASH, hash_key
 from lbproxy.core.homes import Homes
 from lbproxy.core.hotkeys import HotKeys, Meter, Parts
 from lbproxy.core.ledger import BACKEND_IN_FLIGHT, CODE_CLASSES, POOL_IN_FLIGHT, POOL_REQUESTS, Cells
@@ -149,14 +149,14 @@ class Account:
         return self.level if self.level > total else total
 
     def acquire(self, backend: Backend, h: int) -> None:
-        """Take a seat at a backend for key hash `h` (-1: no key)."""
+        """Take a seat at a backend for key hash `h` (`NO_HASH`: no key)."""
         backend.in_flight += 1
         self.in_flight += 1
         cells = self.cells
         cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
         if self.peers:
             cells[self.row + POOL_IN_FLIGHT] = self.in_flight
-        if h >= 0:
+        if h != NO_HASH:
             held = self._held
             held[h] = held.get(h, 0) + 1
         if backend.most_connections is not None:
@@ -172,7 +172,7 @@ class Account:
             cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         if backend.most_connections is not None:
             backend.count_connections()
-        if h >= 0:
+        if h != NO_HASH:
             held = self._held
             seats = held[h] - 1
             if seats:

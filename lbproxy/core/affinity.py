@@ -16,25 +16,18 @@ A key is whatever bytes come out: of any length and content, compared octet by o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from lbproxy.core.headers import Shape, Values
 from lbproxy.core.spec import KeySource, Sticky
 
 _OWS: Final = b" \t"
 
-
-class HeaderIndex(Protocol):
-    """Where each header stands: its name in lower case -> the positions of its lines among a request's values."""
-
-    @property
-    def index(self) -> dict[bytes, tuple[int, ...]]: ...
-
-
-# (shape, values, target, client) -> the key, or None when there is none. `values` are the header values in order,
+# (shape, values, target, client) -> the key, or None when there is none. `values` are its header's values in order,
 # `target` the request target as received, `client` the address of the client as text ("" when it has none).
-KeyFinder = Callable[[HeaderIndex, Sequence[bytes], bytes, str], bytes | None]
+KeyFinder = Callable[[Shape, Values, bytes, str], bytes | None]
 
 
 def key_finder(sticky: Sticky) -> KeyFinder:
@@ -49,7 +42,7 @@ def key_finder(sticky: Sticky) -> KeyFinder:
     if len(finders) == 1:
         return finders[0]
 
-    def first_of(shape: HeaderIndex, values: Sequence[bytes], target: bytes, client: str) -> bytes | None:
+    def first_of(shape: Shape, values: Values, target: bytes, client: str) -> bytes | None:
         for find in finders:
             key = find(shape, values, target, client)
             if key is not None:
@@ -72,7 +65,7 @@ def _finder(source: KeySource) -> KeyFinder:
 
 
 def _header(name: bytes) -> KeyFinder:
-    def find(shape: HeaderIndex, values: Sequence[bytes], target: bytes, client: str) -> bytes | None:
+    def find(shape: Shape, values: Values, target: bytes, client: str) -> bytes | None:
         lines = shape.index.get(name)
         if lines is None:
             return None
@@ -85,7 +78,7 @@ def _header(name: bytes) -> KeyFinder:
 
 
 def _cookie(name: bytes) -> KeyFinder:
-    def find(shape: HeaderIndex, values: Sequence[bytes], target: bytes, client: str) -> bytes | None:
+    def find(shape: Shape, values: Values, target: bytes, client: str) -> bytes | None:
         for line in shape.index.get(b"cookie", ()):
             for pair in values[line].split(b";"):
                 found, equals, value = pair.partition(b"=")
@@ -97,7 +90,7 @@ def _cookie(name: bytes) -> KeyFinder:
 
 
 def _query(name: bytes) -> KeyFinder:
-    def find(shape: HeaderIndex, values: Sequence[bytes], target: bytes, client: str) -> bytes | None:
+    def find(shape: Shape, values: Values, target: bytes, client: str) -> bytes | None:
         for parameter in target.partition(b"#")[0].partition(b"?")[2].split(b"&"):
             found, _, value = parameter.partition(b"=")
             if found == name or _form_decoded(found) == name:
@@ -108,14 +101,14 @@ def _query(name: bytes) -> KeyFinder:
 
 
 def _path_segment(index: int) -> KeyFinder:
-    def find(shape: HeaderIndex, values: Sequence[bytes], target: bytes, client: str) -> bytes | None:
+    def find(shape: Shape, values: Values, target: bytes, client: str) -> bytes | None:
         segments = _path(target).split(b"/")
         return _decoded(segments[index + 1]) or None if index + 1 < len(segments) else None
 
     return find
 
 
-def _client_ip(shape: HeaderIndex, values: Sequence[bytes], target: bytes, client: str) -> bytes | None:
+def _client_ip(shape: Shape, values: Values, target: bytes, client: str) -> bytes | None:
     return client.encode() or None
 
 

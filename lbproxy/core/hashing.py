@@ -18,6 +18,8 @@ from xxhash import xxh3_64_intdigest
 
 HASH_VERSIONS: Final = (1,)
 SPACE: Final = 2**64
+# What stands in the place of a position where a request has no key.
+NO_HASH: Final = -1
 
 # The position of a key. The C function itself: a Python frame around it would cost half of what the hash does.
 hash_key: Final[Callable[[bytes], int]] = xxh3_64_intdigest

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lbproxy.core.account import OUT
 from lbproxy.core.cookies import CookieAffinity
 from lbproxy.core.exchange import NONE
+from lbproxy.core.hashing import NO_HASH
 from lbproxy.core.ledger import PINNED, RETRY
 from lbproxy.dataplane.deadlines import DUE_SEAT
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def follow_guide(exchange: Exchange, pool: Pool) -> bool:
     """Go where something stronger than the ring says: an open tunnel of the user, the session's cookie, a pin. False
     when there is no such thing, or it leads nowhere now."""
-    if exchange.h >= 0 and pool.account.homes is not None and _follow_tunnel(exchange, pool):
+    if exchange.h != NO_HASH and pool.account.homes is not None and _follow_tunnel(exchange, pool):
         return True
     if pool.cookies is not None and _follow_cookie(exchange, pool, pool.cookies):
         return True
@@ -68,7 +69,7 @@ def _follow_pin(exchange: Exchange, pool: Pool, key: bytes) -> bool:
 def _go_to(exchange: Exchange, pool: Pool, backend: Backend) -> None:
     """Attempt this backend, and note whose key it is."""
     exchange.decision = PINNED
-    if exchange.h >= 0:
+    if exchange.h != NO_HASH:
         exchange.owner = pool.owner(exchange.h)
     exchange.attempt(backend)
 
@@ -91,7 +92,7 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
     """A seat may have become free: try again. False when all are still taken."""
     h = exchange.h
     tried = exchange.tried
-    if h < 0:
+    if h == NO_HASH:
         backend, decision = pool.least_loaded(tried)
     elif tried:
         backend, decision = pool.successor(h, tried), RETRY
@@ -106,7 +107,7 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
         exchange.refuse(503, "no_backend")
     else:
         exchange.decision = decision
-        if h >= 0:
+        if h != NO_HASH:
             exchange.owner = pool.owner(h)  # it may have changed meanwhile
         exchange.attempt_later(backend)
     return True

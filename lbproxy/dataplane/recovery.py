@@ -23,6 +23,7 @@ from lbproxy.core.exchange import (
     WHEN_ATTEMPT_FAILS,
     WHEN_CLIENT_LEAVES,
 )
+from lbproxy.core.hashing import NO_HASH
 from lbproxy.core.ledger import (
     BACKEND_ERRORS,
     BACKEND_REQUESTS,
@@ -211,7 +212,7 @@ def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> B
     """Where the request goes on, if there is anybody and the budget allows it."""
     exchange.tried.append(failed)
     h = exchange.h
-    following = pool.successor(h, exchange.tried) if h >= 0 else pool.least_loaded(exchange.tried)[0]
+    following = pool.successor(h, exchange.tried) if h != NO_HASH else pool.least_loaded(exchange.tried)[0]
     if following is None:
         return None
     if pool.retry.is_charged(phase):

@@ -26,7 +26,7 @@ from lbproxy.core.exchange import (
     SENDING,
     Finished,
 )
-from lbproxy.core.hashing import hash_key
+from lbproxy.core.hashing import NO_HASH, hash_key
 from lbproxy.core.headers import CHUNKED, CHUNKED_LINE, CLOSE_LINE, KEEP_ALIVE_LINE, Shape, trailer_lines
 from lbproxy.core.ledger import (
     DECISIONS,
@@ -143,7 +143,7 @@ class Exchange(Finished):
         self.has_seat = False
         self.has_lost = False
         self.is_waiting = False
-        self.h = -1
+        self.h = NO_HASH
         self.started = self.sent = monotonic()
 
     def forget_request(self) -> None:
@@ -194,7 +194,7 @@ class Exchange(Finished):
     def _place(self, pool: Pool) -> None:
         """Choose a backend and make the first attempt; wait when all are full."""
         h = self.h
-        if h >= 0:
+        if h != NO_HASH:
             backend, decision = pool.pick(h)
             self.owner = backend if decision == OWNER else pool.owner(h)
         else:

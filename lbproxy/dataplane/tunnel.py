@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, final
 
 from lbproxy.core.exchange import DONE, RESPONDING
+from lbproxy.core.hashing import NO_HASH
 from lbproxy.core.headers import Shape, upgrade_protocols
 from lbproxy.core.ledger import BACKEND_UPGRADED_OPEN, POOL_UPGRADED, POOL_UPGRADED_OPEN, RETRY_SUCCEEDED
 from lbproxy.dataplane import flow
@@ -46,7 +47,7 @@ class Tunnel:
         cells[pool.row + POOL_UPGRADED] += 1
         cells[pool.row + POOL_UPGRADED_OPEN] += 1
         cells[self._row + BACKEND_UPGRADED_OPEN] += 1
-        if self._homes is not None and exchange.h >= 0:
+        if self._homes is not None and exchange.h != NO_HASH:
             self._homes.enter(exchange.h, self._row)
         exchange.has_seat = False
         account.begin_tunnel(upstream.backend, exchange.h, self._weight())
@@ -97,7 +98,7 @@ class Tunnel:
     def follow(self, pool: Pool) -> None:
         """Something has changed in the pool: end if the key has moved and the pool wants its tunnels to move too."""
         h = self._exchange.h
-        if pool.spec.on_move == "close" and h >= 0 and pool.place_of(h) is not self._upstream.backend:
+        if pool.spec.on_move == "close" and h != NO_HASH and pool.place_of(h) is not self._upstream.backend:
             self.close()
 
     def close(self) -> None:
@@ -112,7 +113,7 @@ class Tunnel:
         account.end_tunnel(self._upstream.backend, self._weight())
         plane.cells[pool.row + POOL_UPGRADED_OPEN] -= 1
         plane.cells[self._row + BACKEND_UPGRADED_OPEN] -= 1
-        if self._homes is not None and exchange.h >= 0:
+        if self._homes is not None and exchange.h != NO_HASH:
             self._homes.leave(exchange.h, self._row)
         exchange.finish(monotonic(), False)
         plane.fill_seats(pool)

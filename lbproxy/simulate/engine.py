@@ -126,7 +126,7 @@ class Engine:
         """A recorded request comes again."""
         recorded = self._traffic.recorded
         arrival = recorded[index]
-        h = self._traffic.hashes[arrival.key] if arrival.key != NO_KEY else -1
+        h = self._traffic.hashes[arrival.key] if arrival.key != NO_KEY else NO_HASH
         self._arrive(now, Exchange(-1, self._any_worker(), arrival.key, h, arrival.duration_s))
         if index + 1 < len(recorded):
             self._at(START + recorded[index + 1].at_s, self._replay, index + 1)

@@ -7,6 +7,7 @@ from typing import Final, Protocol, final
 
 from lbproxy.core.account import OUT, Account, Backend
 from lbproxy.core.balance import Pool
+from lbproxy.core.hashing import NO_HASH
 from lbproxy.core.ledger import FAILOVER, PINNED, SPILL_FULL, RowKey, kind_of, row_width
 from lbproxy.core.spec import PoolSpec, Queue
 
@@ -30,7 +31,7 @@ class Router(Protocol):
         ...
 
     def admit(self, worker: int, h: int) -> bool:
-        """A request for key hash `h` (-1: none) has come. False: its key already holds all that it may."""
+        """A request for key hash `h` (`NO_HASH`: none) has come. False: its key already holds all that it may."""
         ...
 
     def seat(self, worker: int, key: bytes, h: int) -> tuple[int, int]:
@@ -70,7 +71,7 @@ class Machine:
 
     def admit(self, worker: int, h: int) -> bool:
         account = self.pools[worker].account
-        if h < 0:
+        if h == NO_HASH:
             return True
         account.seen(h)
         limit = self.pools[worker].key_limit
@@ -86,7 +87,7 @@ class Machine:
 
     @staticmethod
     def _choose(pool: Pool, key: bytes, h: int) -> tuple[Backend | None, int]:
-        if h < 0:
+        if h == NO_HASH:
             backend, decision = pool.least_loaded()
             return backend, decision if backend is not None else SPILL_FULL if pool.eligible else FAILOVER
         pin = pool.pinned(key) if pool.has_guides else None

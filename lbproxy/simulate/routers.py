@@ -7,7 +7,7 @@ from typing import Final, final
 
 from lbproxy.core.bound import Bound
 from lbproxy.core.forge import build_ring
-from lbproxy.core.hashing import hash_key
+from lbproxy.core.hashing import NO_HASH, hash_key
 from lbproxy.core.ledger import NO_KEY, OWNER, SPILL_FULL
 from lbproxy.core.spec import PoolSpec, Queue
 from lbproxy.simulate.placements import Placement
@@ -61,7 +61,7 @@ class Plain(_Unbounded):
         return owner
 
     def seat(self, worker: int, key: bytes, h: int) -> tuple[int, int]:
-        if h < 0:
+        if h == NO_HASH:
             return self._take(self._least_loaded(), NO_KEY)
         return self._take(self.owner(h), OWNER)
 
@@ -81,7 +81,7 @@ class RandomJump(_Unbounded):
         return self._member_at[self._ring.owner(h)]
 
     def seat(self, worker: int, key: bytes, h: int) -> tuple[int, int]:
-        if h < 0:
+        if h == NO_HASH:
             return self._take(self._least_loaded(), NO_KEY)
         total = sum(self._held) + 1
         owner = backend = self.owner(h)
