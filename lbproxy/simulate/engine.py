@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from lbproxy.core.hashing import NO_HASH
 from lbproxy.simulate.machine import FULL, TICK_S, Router
 from lbproxy.simulate.tally import Tally
 from lbproxy.simulate.traffic import NO_KEY, Load, Traffic
