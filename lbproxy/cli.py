@@ -15,16 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lbproxy import __version__
-from lbproxy.command_line import CONFIG_PLACES, USAGE, Stop, make_parser
+from lbproxy.command_line import CONFIG_PLACES, make_parser
+from lbproxy.exits import BAD, INTERRUPTED, OK, PIPE_CLOSED, USAGE, Stop
 
 if TYPE_CHECKING:
     from lbproxy.control.problems import ConfigError, Problem
     from lbproxy.core.spec import Config, PoolSpec
-
-OK: Final = 0
-BAD: Final = 1
-INTERRUPTED: Final = 130  # as a shell reports SIGINT
-PIPE_CLOSED: Final = 141  # as a shell reports SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,7 +138,6 @@ def _check(arguments: argparse.Namespace) -> int:
     from lbproxy.control.client import compared
     from lbproxy.control.config import examine
     from lbproxy.control.problems import ConfigError
-    from lbproxy.control.reach import Failure
 
     found = examine(path, looks_at_files=not arguments.no_files)
     if not arguments.json:
@@ -155,10 +150,7 @@ def _check(arguments: argparse.Namespace) -> int:
             error.advice = "lbproxy: with --no-files what concerns this machine is left out"
         return _tell_faults(arguments, error, found.denied)
     config = build(file, source=path)
-    try:
-        restart = compared(arguments, file)
-    except Failure as failure:
-        raise Stop(failure.code, str(failure)) from None
+    restart = compared(arguments, file)
     backends = sum(len(pool.backends) for pool in config.pools)
     counts = {"listeners": len(config.listeners), "pools": len(config.pools), "backends": backends}
     if arguments.json:
@@ -195,12 +187,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 def _ask_instance(arguments: argparse.Namespace) -> int:
     from lbproxy.control.client import run
-    from lbproxy.control.reach import Failure
 
-    try:
-        return run(arguments, lambda: _known_config_path(arguments.config))
-    except Failure as failure:
-        raise Stop(failure.code, str(failure)) from None
+    return run(arguments, lambda: _known_config_path(arguments.config))
 
 
 def _simulate(arguments: argparse.Namespace) -> int:

@@ -11,9 +11,8 @@ from typing import Final, NoReturn
 
 from lbproxy import __version__
 from lbproxy.control.client_options import add_commands as add_client_commands
+from lbproxy.exits import USAGE, Stop
 from lbproxy.simulate.options import add_options as add_simulate_options
-
-USAGE: Final = 2
 
 CONFIG_PLACES: Final = ("lbproxy.yaml", "/etc/lbproxy/lbproxy.yaml")
 
@@ -34,14 +33,6 @@ examples:
 Without -c the configuration is ./lbproxy.yaml or /etc/lbproxy/lbproxy.yaml.
 exit codes: 0 well, 1 what was asked about is bad, 2 wrong usage, 3 cannot reach the instance, 4 reload refused
 """
-
-
-class Stop(Exception):
-    """Ends the command with a message and an exit code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class _Parser(argparse.ArgumentParser):

@@ -26,15 +26,13 @@ from lbproxy.control.problems import ConfigError
 from lbproxy.control.source import Source
 from lbproxy.control.token import NoToken, read_token
 from lbproxy.core.spec import Address, Config
+from lbproxy.exits import BAD, INTERRUPTED, OK
 from lbproxy.instance import Instance
 from lbproxy.notify import Notifier
 from lbproxy.observe.journal import LoggingBridge, Stderr, describe, tell_loop_exception
 from lbproxy.sockets import CannotListen, Listening, listen
 from lbproxy.supervisor import CannotStart, Supervisor
 
-OK: Final = 0
-FAILED: Final = 1
-INTERRUPTED: Final = 130  # as a shell reports SIGINT
 _OWNER_ONLY: Final = 0o600
 
 
@@ -219,7 +217,7 @@ def run(path: str) -> int:
         config = source.load_to_start()
     except ConfigError as error:
         print(error, file=sys.stderr)
-        return FAILED
+        return BAD
 
     async def main() -> int:
         return await serve(Server(config, source))
@@ -228,4 +226,4 @@ def run(path: str) -> int:
         return uvloop.run(main())
     except CannotStart as error:
         print(f"lbproxy: {error}", file=sys.stderr)
-        return FAILED
+        return BAD

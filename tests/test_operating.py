@@ -22,6 +22,7 @@ import aiohttp
 import pytest
 import yaml
 
+from lbproxy import exits
 from lbproxy.cli import main
 from lbproxy.control import reach
 from tests.running import Backends, Proxy, Traffic, backend_list, get, in_thread, until
@@ -523,7 +524,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def ask(admin: reach.Admin, *_: object) -> None:
         found.append(str(admin))
-        raise reach.Failure(reach.UNREACHABLE, "nobody is there")
+        raise exits.Stop(exits.UNREACHABLE, "nobody is there")
 
     monkeypatch.setattr(reach.Admin, "ask", ask)
     return found

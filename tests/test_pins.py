@@ -13,9 +13,10 @@ import pytest
 
 from lbproxy.control.admin.openapi import LONGEST_KEY
 from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
-from lbproxy.control.reach import Admin, Failure
+from lbproxy.control.reach import Admin
 from lbproxy.control.store import StoreBroken
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, Pin, PoolSpec, Route
+from lbproxy.exits import Stop
 from tests.running import Backends, Proxy, backend_list, get
 from tests.test_operating import CALM, cli
 
@@ -147,9 +148,9 @@ async def test_pins_over_the_admin_api(tmp_path: Path, backends: Backends) -> No
             ({"key": "", "backend": "b1"}, "1 to 4096 characters"),
             ({"key": "bob", "backend": "b1", "on_down": "wait"}, "on_down must be"),
         ):
-            with pytest.raises(Failure, match=why):
+            with pytest.raises(Stop, match=why):
                 await ask(admin, "PUT", **refused)
-        with pytest.raises(Failure, match="no operator has set that pin"):
+        with pytest.raises(Stop, match="no operator has set that pin"):
             await ask(admin, "DELETE", key="eve")
         await ask(admin, "DELETE", key="bob")
         assert await home(proxy, "bob") == natural

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from lbproxy.control import status_text
-from lbproxy.control.reach import BAD, OK, REFUSED, USAGE, Admin, Document, Failure, Problem, find, named
+from lbproxy.control.reach import Admin, Document, Problem, find, named
+from lbproxy.exits import BAD, OK, REFUSED, USAGE, Stop
 
 if TYPE_CHECKING:
     from lbproxy.control.schema import File
@@ -23,7 +24,7 @@ WAIT_S: Final = 0.5
 
 
 def run(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
-    """Carry out a command of `client_options`; returns the exit code. Raises Failure, and ConfigError for a file."""
+    """Carry out a command of `client_options`; returns the exit code. Raises Stop, and ConfigError for a file."""
     if arguments.client == "diff":
         return _diff(arguments, config_path)
     return _COMMANDS[arguments.client](arguments, find(arguments, config_path))
@@ -39,7 +40,7 @@ def _reload(arguments: Namespace, admin: Admin) -> int:
             _print_json(problem.document)
             return REFUSED
         lines = [*problem.document.get("problems", ()), f"lbproxy: {problem.document['detail']}"]
-        raise Failure(REFUSED, "\n".join(lines)) from None
+        raise Stop(REFUSED, "\n".join(lines)) from None
     if arguments.json:
         _print_json(done)
         return OK
@@ -59,12 +60,12 @@ def _diff(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
         try:
             body = text.encode() if text is not None else None
             document = find(arguments, config_path).ask("POST", "/v1/plan", body, "application/yaml")
-        except Failure as failure:
-            if isinstance(failure, Problem) and failure.status == 422:
-                raise _faults(failure, name) from None
+        except Stop as stop:
+            if isinstance(stop, Problem) and stop.status == 422:
+                raise _faults(stop, name) from None
             if name is None:
                 raise
-            print(f"{failure}; comparing the files alone", file=sys.stderr)
+            print(f"{stop}; comparing the files alone", file=sys.stderr)
     if document is None:
         document = _offline(text, name, config_path())
     if arguments.json:
@@ -102,7 +103,7 @@ def _offline(text: str | None, name: str | None, running: str | None) -> Documen
     from lbproxy.control.restart import needs_restart
 
     if text is None or running is None:
-        raise Failure(USAGE, "lbproxy diff: name two files: the new one, and with -c the one that runs")
+        raise Stop(USAGE, "lbproxy diff: name two files: the new one, and with -c the one that runs")
     before, after = load(running), loads(text, name or "")
     return to_json(plan(before, after, needs_restart=needs_restart(before, after)))
 
@@ -111,7 +112,7 @@ def compared(arguments: Namespace, file: File) -> Document:
     """What of a checked file a reload would not put in force, for `check`.
 
     `compared_with` is the instance that said so: the one that is named, or else the one at the file's own Unix socket.
-    With none, it is all that the file sets and only a restart changes. Raises Failure when the one that is named does
+    With none, it is all that the file sets and only a restart changes. Raises Stop when the one that is named does
     not answer.
     """
     from lbproxy.control.restart import only_by_restart
@@ -126,7 +127,7 @@ def compared(arguments: Namespace, file: File) -> Document:
         try:
             said = admin.ask("POST", "/v1/check", to_yaml(resolved(file)).encode(), "application/yaml")
             return {"needs_restart": said.get("needs_restart") or [], "compared_with": str(admin)}
-        except Failure:
+        except Stop:
             if arguments.admin is not None:
                 raise
     return {"needs_restart": list(only_by_restart(file)), "compared_with": None}
@@ -143,7 +144,7 @@ def _drain(arguments: Namespace, admin: Admin) -> int:
         done = admin.ask("GET", path)
     _show(arguments, done)
     if not done["empty"]:
-        raise Failure(BAD, f"lbproxy: {done['name']} still has something left")
+        raise Stop(BAD, f"lbproxy: {done['name']} still has something left")
     return OK
 
 
@@ -159,9 +160,9 @@ def _weight(arguments: Namespace, admin: Admin) -> int:
         try:
             weight = read_number(arguments.weight)
         except BadValue as bad:
-            raise Failure(USAGE, f"lbproxy weight: {bad}, or `file`") from None
+            raise Stop(USAGE, f"lbproxy weight: {bad}, or `file`") from None
         if weight < 0:
-            raise Failure(USAGE, "lbproxy weight: a weight is 0 or more")
+            raise Stop(USAGE, "lbproxy weight: a weight is 0 or more")
     asked = {"weight": weight, "ttl": arguments.ttl, "reason": arguments.reason, "force": arguments.force}
     return _show(arguments, _decide(arguments, admin, asked)[1])
 
@@ -182,26 +183,26 @@ def _seconds(text: str) -> float:
         return read_duration(text)
     except BadValue as bad:
         hint = f", did you mean {bad.hint}?" if bad.hint else ""
-        raise Failure(USAGE, f"lbproxy: {bad}{hint}") from None
+        raise Stop(USAGE, f"lbproxy: {bad}{hint}") from None
 
 
 def _backend_path(pools: Sequence[Mapping[str, Any]], backend: str, pool: str | None) -> str:
-    """Where a backend is in the API. Raises Failure."""
+    """Where a backend is in the API. Raises Stop."""
     import difflib
 
     if pool is not None and pool not in [each["name"] for each in pools]:
-        raise Failure(BAD, f"lbproxy: there is no pool {pool}, there is {', '.join(each['name'] for each in pools)}")
+        raise Stop(BAD, f"lbproxy: there is no pool {pool}, there is {', '.join(each['name'] for each in pools)}")
     found = [
         each["name"]
         for each in pools
         if pool in (None, each["name"]) and backend in [known["name"] for known in each["backends"]]
     ]
     if len(found) > 1:
-        raise Failure(USAGE, f"lbproxy: several pools have a {backend}, name one with --pool: {', '.join(found)}")
+        raise Stop(USAGE, f"lbproxy: several pools have a {backend}, name one with --pool: {', '.join(found)}")
     if not found:
         names = [known["name"] for each in pools for known in each["backends"] if pool in (None, each["name"])]
         close = difflib.get_close_matches(backend, names, n=1)
-        raise Failure(BAD, f"lbproxy: there is no backend {backend}" + (f", did you mean {close[0]}?" if close else ""))
+        raise Stop(BAD, f"lbproxy: there is no backend {backend}" + (f", did you mean {close[0]}?" if close else ""))
     return f"/v1/pools/{quote(found[0], safe='')}/backends/{quote(backend, safe='')}"
 
 
@@ -220,7 +221,7 @@ def _status(arguments: Namespace, admin: Admin) -> int:
         info, pools = admin.ask("GET", "/v1/info"), admin.ask("GET", "/v1/pools")["pools"]
         shown = [pool for pool in pools if arguments.pool in (None, pool["name"])]
         if not shown:
-            raise Failure(BAD, f"lbproxy: there is no pool {arguments.pool}")
+            raise Stop(BAD, f"lbproxy: there is no pool {arguments.pool}")
         now = time.monotonic()
         if arguments.json and arguments.watch:
             print(json.dumps({"info": info, "pools": shown}))

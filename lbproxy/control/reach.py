@@ -14,15 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from lbproxy.exits import BAD, UNREACHABLE, USAGE, Stop
+
 if TYPE_CHECKING:
     from lbproxy.control.problems import ConfigError
     from lbproxy.core.spec import AdminSpec
-
-OK: Final = 0
-BAD: Final = 1
-USAGE: Final = 2
-UNREACHABLE: Final = 3
-REFUSED: Final = 4
 
 TIMEOUT_S: Final = 20.0
 DEFAULT_PORT: Final = 9901
@@ -31,15 +27,7 @@ DEFAULT_ADMIN: Final = f"127.0.0.1:{DEFAULT_PORT}"
 Document = dict[str, Any]
 
 
-class Failure(Exception):
-    """Ends the command with a message and an exit code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class Problem(Failure):
+class Problem(Stop):
     """What the instance says cannot be done. `document` is its problem document."""
 
     def __init__(self, status: int, document: Document) -> None:
@@ -79,7 +67,7 @@ class Admin:
         return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
 
     def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
-        """One request; the document of the answer, or its text. Raises Failure."""
+        """One request; the document of the answer, or its text. Raises Stop."""
         connection = (
             _UnixConnection(self.path, TIMEOUT_S)
             if self.path
@@ -96,7 +84,7 @@ class Admin:
             content = answer.read()
         except (OSError, http.client.HTTPException) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-            raise Failure(UNREACHABLE, f"lbproxy: cannot reach the instance at {self}: {why}") from None
+            raise Stop(UNREACHABLE, f"lbproxy: cannot reach the instance at {self}: {why}") from None
         finally:
             connection.close()
         return _read(answer.status, answer.getheader("Content-Type", ""), content, self.lack)
@@ -109,7 +97,7 @@ def _read(status: int, kind: str, content: bytes, lack: str) -> Any:
         try:
             document = json.loads(text)
         except ValueError:
-            raise Failure(UNREACHABLE, "lbproxy: what answers there is no lbproxy") from None
+            raise Stop(UNREACHABLE, "lbproxy: what answers there is no lbproxy") from None
     if status >= 400:
         problem = document if isinstance(document, dict) else {"detail": text.strip()}
         if lack and status in (401, 403):
@@ -119,7 +107,7 @@ def _read(status: int, kind: str, content: bytes, lack: str) -> Any:
 
 
 def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
-    """The admin API that the arguments mean; `config_path()` is the configuration, if there is one. Raises Failure, and
+    """The admin API that the arguments mean; `config_path()` is the configuration, if there is one. Raises Stop, and
     ConfigError for a configuration that does not say."""
     if arguments.admin is not None:
         return named(arguments.admin, arguments.token_file)
@@ -138,7 +126,7 @@ def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
     if spec.socket and (os.access(spec.socket, os.W_OK) or spec.listen is None):
         return Admin(path=spec.socket)
     if spec.listen is None:
-        raise Failure(UNREACHABLE, f"lbproxy: {path} has no admin API; name one with --admin")
+        raise Stop(UNREACHABLE, f"lbproxy: {path} has no admin API; name one with --admin")
     host = spec.listen.host
     token, lack = _token(arguments.token_file or spec.token_file)
     if spec.socket and not token:
@@ -187,7 +175,7 @@ def _faulty(text: str, path: str, why: str) -> ConfigError:
 
 
 def named(text: str, token_file: str | None) -> Admin:
-    """The admin API at host:port or unix:/path. Raises Failure."""
+    """The admin API at host:port or unix:/path. Raises Stop."""
     if text.startswith("unix:"):
         return Admin(path=text.removeprefix("unix:").removeprefix("//"))
     rest = text.removeprefix("http://").rstrip("/")
@@ -195,7 +183,7 @@ def named(text: str, token_file: str | None) -> Admin:
     if not colon or port.endswith("]"):
         host, port = rest, str(DEFAULT_PORT)
     if not (port.isascii() and port.isdigit() and int(port) < 65536 and host):
-        raise Failure(USAGE, f"lbproxy: {text} is no admin address; write host:port or unix:/path")
+        raise Stop(USAGE, f"lbproxy: {text} is no admin address; write host:port or unix:/path")
     token, lack = _token(token_file or "")
     return Admin(host=host.removeprefix("[").removesuffix("]"), port=int(port), token=token, lack=lack)
 

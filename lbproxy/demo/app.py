@@ -26,6 +26,7 @@ from lbproxy.demo.backends import KEY_HEADER, DemoBackend
 from lbproxy.demo.drama import Drama
 from lbproxy.demo.table import Picture, Screen, picture
 from lbproxy.demo.traffic import HOT_USER, Traffic
+from lbproxy.exits import BAD, OK
 from lbproxy.observe.journal import Stderr
 from lbproxy.server import Server
 from lbproxy.sockets import CannotListen, listen
@@ -87,7 +88,7 @@ def run(seconds: float | None, backends: int, port: int | None, is_calm: bool = 
         return uvloop.run(_main(seconds, backends, port, is_calm))
     except CannotStart as error:
         print(f"lbproxy: {error}", file=sys.stderr)
-        return 1
+        return BAD
 
 
 async def _main(seconds: float | None, count: int, port: int | None, is_calm: bool) -> int:
@@ -110,7 +111,7 @@ async def _main(seconds: float | None, count: int, port: int | None, is_calm: bo
         if not stop.is_set():
             _invite(server, len(backends), port, token, is_calm)
             await _unless(stop, _play(server, seconds, None if is_calm else backends))
-    return 0
+    return OK
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
