@@ -47,3 +47,13 @@ def test_a_proxy_that_turns_out_to_be_elsewhere_prefers_what_is_there() -> None:
     owners = [pool.owner(1) for pool in (before.pools["api"], after.pools["api"])]
     assert [owner.name for owner in owners if owner is not None] == ["b1", "b2"]
     assert after.pools["web"] is before.pools["web"]
+
+
+def test_what_is_known_of_hosts_is_bounded_in_entries_and_in_octets() -> None:
+    router = snapshot(CONFIG, Layout()).router
+    for number in range(20):
+        assert router.find(b"%d" % number + b"x" * 2000, b"/api") is not None
+    assert not router._memo
+    for number in range(5000):
+        router.find(b"%d.example.com" % number, b"/")
+    assert 0 < len(router._memo) <= 4096

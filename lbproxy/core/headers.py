@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from lbproxy.core.memo import keep, keep_short
 from lbproxy.core.trace import TRACE_FIELDS
 
 Names = tuple[bytes, ...]
@@ -51,11 +52,10 @@ LENGTH: Final = 1
 CHUNKED: Final = 2
 UNTIL_CLOSE: Final = 3
 
-# Memos: entries at the most, and how large a thing may be that is kept in one.
+# Memos: entries at the most, and how large a section may be whose shape is kept.
 _MEMO_LIMIT: Final = 2048
 _SHAPE_LINES: Final = 64
 _SHAPE_BYTES: Final = 1024
-MEMO_BYTES: Final = 128
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}", re.ASCII)
 _REG_NAME: Final = rb"(?:[A-Za-z0-9\-._~!$&'()*+;=]|%[0-9A-Fa-f]{2})+"
 _IP_LITERAL: Final = rb"\[[0-9A-Fa-f:.]+\]|\[v[0-9A-Fa-f]+\.[A-Za-z0-9\-._~!$&'()*+,;=:]+\]"
@@ -197,9 +197,7 @@ class RequestShapes:
         """The shape of these names; the hot path looks into `known` first."""
         shape = RequestShape(names, self._dropped, self._keeps_traces)
         if _is_worth_keeping(names):
-            if len(self.known) >= _MEMO_LIMIT:
-                self.known.clear()
-            self.known[names] = shape
+            keep(self.known, _MEMO_LIMIT, names, shape)
         return shape
 
 
@@ -216,9 +214,7 @@ class ResponseShapes:
         """The shape of these names; the hot path looks into `known` first."""
         shape = Shape(names, self._dropped)
         if _is_worth_keeping(names):
-            if len(self.known) >= _MEMO_LIMIT:
-                self.known.clear()
-            self.known[names] = shape
+            keep(self.known, _MEMO_LIMIT, names, shape)
         return shape
 
 
@@ -262,10 +258,7 @@ def connection_of(shape: Shape, values: Values) -> Connection:
     known = _connections.get(value)
     if known is None:
         known = Connection(value)
-        if len(value) <= MEMO_BYTES:
-            if len(_connections) >= _MEMO_LIMIT:
-                _connections.clear()
-            _connections[value] = known
+        keep_short(_connections, _MEMO_LIMIT, value, known)
     return known
 
 
@@ -275,10 +268,7 @@ def content_length(value: bytes) -> int:
     if length is None:
         digits = value.strip(b" \t")
         length = int(digits) if _DIGITS.fullmatch(digits) else -1
-        if len(value) <= MEMO_BYTES:
-            if len(_lengths) >= _MEMO_LIMIT:
-                _lengths.clear()
-            _lengths[value] = length
+        keep_short(_lengths, _MEMO_LIMIT, value, length)
     return length
 
 

@@ -16,6 +16,7 @@ from lbproxy.core.account import Account, Backend
 from lbproxy.core.balance import Pool
 from lbproxy.core.homes import Homes
 from lbproxy.core.ledger import Cells, RowKey
+from lbproxy.core.memo import keep_short
 from lbproxy.core.pieces import Pieces, at_once
 from lbproxy.core.rings import Rings, rings_in_pieces
 from lbproxy.core.spec import BackendSpec, Config, HeaderPolicy, ListenerSpec, PoolSpec, Route, TracingSpec
@@ -62,9 +63,7 @@ class Router:
         fitting = [(self._closeness(route.host, name), len(route.path), route) for route in self._routes]
         fitting = sorted((entry for entry in fitting if entry[0] >= 0), key=lambda entry: entry[:2], reverse=True)
         paths = tuple([(route.path.encode(), self._pools[route.pool]) for _, _, route in fitting])
-        if len(self._memo) >= _MEMO_LIMIT:
-            self._memo.clear()
-        self._memo[host] = paths
+        keep_short(self._memo, _MEMO_LIMIT, host, paths)
         return paths
 
     @staticmethod

@@ -13,7 +13,6 @@ from lbproxy.core import exchange as states
 from lbproxy.core.headers import (
     CHUNKED_LINE,
     FORWARDING,
-    MEMO_BYTES,
     NO_CONNECTION,
     ODD_IN_TARGETS,
     BadMessage,
@@ -30,6 +29,7 @@ from lbproxy.core.headers import (
     split_authority,
     with_value,
 )
+from lbproxy.core.memo import keep_short
 from lbproxy.core.trace import TRACE_FIELDS, is_traceparent
 from lbproxy.dataplane.chunked import ChunkedDecoder
 from lbproxy.dataplane.wire import as_known_version, with_plain_spaces
@@ -157,10 +157,7 @@ def _host_name(downstream: Downstream, host: bytes) -> bytes:
         if found is None:
             raise BadMessage(400, "bad_request", "invalid Host")
         name = found[0]
-        if len(host) <= MEMO_BYTES:
-            if len(names) >= _HOSTS_LIMIT:
-                names.clear()
-            names[host] = name
+        keep_short(names, _HOSTS_LIMIT, host, name)
     return name
 
 

@@ -15,6 +15,7 @@ from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
 from lbproxy.core.ledger import Cells
+from lbproxy.core.memo import keep
 from lbproxy.core.snapshot import Snapshot
 from lbproxy.core.spec import ListenerSpec
 from lbproxy.dataplane.ids import Ids
@@ -169,9 +170,8 @@ class Trust:
             return False
         known = self._memo.get(peer)
         if known is None:
-            if len(self._memo) >= _PEER_MEMO_LIMIT:
-                self._memo.clear()
-            known = self._memo[peer] = self._find(peer)
+            known = self._find(peer)
+            keep(self._memo, _PEER_MEMO_LIMIT, peer, known)
         return known
 
     def _find(self, peer: str) -> bool:

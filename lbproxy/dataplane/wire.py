@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 
 import httptools
 
-from lbproxy.core.headers import MEMO_BYTES, BadMessage, Names, Values, is_token
+from lbproxy.core.headers import BadMessage, Names, Values, is_token
+from lbproxy.core.memo import keep_short
 
 END_OF_HEAD: Final = b"\r\n\r\n"
 # Header fields that an answer may have.
@@ -244,10 +245,7 @@ class ResponseParser:
         if len(reason) != len(reason.translate(None, _BAD_IN_REASON)):
             raise BadMessage(502, "bad_gateway", "control characters in the reason phrase")
         known = (status, line[7] - 48, b"HTTP/1.1 %d %b\r\n" % (status, reason))
-        if len(line) <= MEMO_BYTES:
-            if len(self._lines) >= _MEMO_LIMIT:
-                self._lines.clear()
-            self._lines[line] = known
+        keep_short(self._lines, _MEMO_LIMIT, line, known)
         return known
 
 
