@@ -9,6 +9,7 @@ import pty
 import random
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -82,6 +84,38 @@ def test_no_line_of_a_table_wraps(width: int) -> None:
     assert all(len(text) <= width for text in table_lines(SHOWN, width))
 
 
+def alike(number: int) -> list[Row]:
+    return [Row(f"b{at}", 1, 0.1, 0.1, 0.1, 1, 0, 1, "up") for at in range(number)]
+
+
+@given(st.integers(1, 60), st.integers(1, 40))
+def test_a_low_terminal_costs_rows_and_never_what_is_said_below_them(backends: int, height: int) -> None:
+    shown = Picture(tuple(alike(backends)), 10, 5, 0, 0, {"failover": 3})
+    full = table_lines(shown, 120)
+    lines = table_lines(shown, 120, height)
+    assert len(lines) <= max(height, 6)
+    assert lines[-3:] == full[-3:]
+    rows = [text for text in lines if text.startswith("b") and not text.startswith("backend")]
+    assert [row.split()[0] for row in rows] == [row.name for row in shown.rows[: len(rows)]]
+    assert (f"and {backends - len(rows)} more" in lines) == (len(rows) < backends)
+
+
+def test_backends_in_trouble_are_not_among_those_left_out() -> None:
+    rows = alike(30)
+    rows[25] = replace(rows[25], state="down")
+    shown = Picture(tuple(rows), 10, 5, 0, 0)
+    assert [text.split()[0] for text in table_lines(shown, 120, 8)[1:5]] == ["b25", "b0", "b1", "b2"]
+    assert [text.split()[0] for text in table_lines(shown, 120, 50)[1:5]] == ["b0", "b1", "b2", "b3"]
+
+
+def test_a_line_does_not_grow_with_the_number_of_backends() -> None:
+    rows = alike(30)
+    rows[25] = replace(rows[25], state="down")
+    text = line(Picture(tuple(rows), 10, 5, 0, 0), 1.0)
+    assert text.endswith("b9 10.0% (expected 10.0%) and 20 more; b25 is down")
+    assert " and " not in line(Picture(tuple(rows[:10]), 10, 5, 0, 0), 1.0)
+
+
 def test_a_table_of_nothing_yet() -> None:
     idle = Picture((Row("b1", 0, 0.0, 0.0, 0.0, 0, 0, 0),), 0, 0, 0, 0)
     assert len(table_lines(idle, 100)) == 4
@@ -103,6 +137,22 @@ def test_on_a_terminal_each_picture_covers_the_last() -> None:
     assert "\x1b" not in first
     screen.show(SHOWN, 2.0)
     assert out.getvalue() == first + f"\x1b[{first.count(chr(10))}F\x1b[J" + first
+
+
+def test_a_low_terminal_shows_the_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((80, 10)))
+    out = Terminal()
+    Screen(out).show(Picture(tuple(alike(12)), 10, 5, 0, 0), 1.0)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 9
+    assert lines[-3:] == ["and 7 more", "", "10 requests of 5 users; none of them met more than one backend"]
+
+
+def test_what_is_said_of_each_command_stands_below_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(1.0, 2, free_port()) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"  (curl|\S*python)", line)]
+    assert len(lines) >= 6
+    assert len({re.search(r" {3,}(?=\S)", line[2:]).end() for line in lines}) == 1
 
 
 def test_elsewhere_each_picture_is_a_line() -> None:

@@ -106,7 +106,10 @@ class ListenerLimits(Section):
 class Listener(Section):
     """An address that takes requests. Where nothing but the address is to be said, the address alone will do."""
 
-    bind: Bind = Field(description="`host:port`, `[v6]:port` or `unix:/path`.")
+    bind: Bind = Field(
+        description="`host:port`, `[v6]:port` or `unix:/path`. `0.0.0.0` takes IPv4 and `[::]` takes IPv6 alone: list "
+        "both for both. A host name is listened on at its first address. A Unix socket's mode is 0666 less the umask."
+    )
     timeout: ListenerTimeout = Field(default_factory=ListenerTimeout)
     limits: ListenerLimits = Field(default_factory=ListenerLimits)
     trusted_proxies: list[Network] = Field(
@@ -348,7 +351,10 @@ class Backend(Section):
         default=None,
         description="Who it is on the ring: a key stays with the name, whatever the address. By default `host:port`.",
     )
-    url: BackendUrl = Field(description="`http://host:port`; the port is 80 if left out.")
+    url: BackendUrl = Field(
+        description="`http://host:port`; the port is 80 if left out. A host name is looked up for each new connection, "
+        "and its addresses are tried in turn."
+    )
     weight: Number = Field(
         default=1.0, ge=0, le=1_000_000, description="Its part of the keys; fractions are fine. `0`: no new keys."
     )

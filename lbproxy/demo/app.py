@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,20 +59,21 @@ log: {{level: warning, access: {{path: ""}}}}
 drain: {{timeout: 300ms}}
 """
 
-# Only where there is a client for it: it is no dependency of ours.
-_WEBSOCKETS: Final = "  {python} -m websockets ws://{proxy}/ws    a WebSocket that echoes\n"
+_LEAD: Final = "{count} behind http://{proxy}, sticky by {header}. Try, in another terminal:"
 
-_INVITATION: Final = """\
-{count} behind http://{proxy}, sticky by {header}. Try, in another terminal:
+# What can be tried, and what it shows.
+_TRIALS: Final = (
+    ("curl -i -H '{header}: ann' http://{proxy}/", "ann's backend, the same every time"),
+    ('for u in ann bob eve kim; do curl -s -H "{header}: $u" http://{proxy}/; done', ""),
+    ("curl -N -H '{header}: ann' http://{proxy}/stream", "server-sent events"),
+    ("curl -H '{header}: ann' -T FILE http://{proxy}/upload", "an upload"),
+    ("curl 'http://{proxy}/slow?seconds=2'", "a slow answer, and no user: the least loaded backend"),
+    ("{python} -m websockets ws://{proxy}/ws", "a WebSocket that echoes"),
+    ("curl http://{admin}/metrics", "what Prometheus sees"),
+    ("curl http://{admin}/v1/pools", "the same as JSON"),
+)
 
-  curl -i -H '{header}: ann' http://{proxy}/               ann's backend, the same every time
-  for u in ann bob eve kim; do curl -s -H "{header}: $u" http://{proxy}/; done
-  curl -N -H '{header}: ann' http://{proxy}/stream         server-sent events
-  curl -H '{header}: ann' -T FILE http://{proxy}/upload    an upload
-  curl 'http://{proxy}/slow?seconds=2'                     a slow answer, and no user: the least loaded backend
-{websockets}  curl http://{admin}/metrics                              what Prometheus sees
-  curl http://{admin}/v1/pools                             the same as JSON
-
+_END: Final = """\
 Watch it in a browser: http://{admin}/    (the token for changing weights there: {token})
 {drama}Ctrl-C ends it.
 """
@@ -163,16 +164,28 @@ def _invite(server: Server, count: int, port: int | None, token: str, is_calm: b
         print(f"Port {PORT} is taken; the proxy listens on {proxy}.")
     if admin != f"127.0.0.1:{ADMIN_PORT}":
         print(f"Port {ADMIN_PORT} is taken; the admin API listens on {admin}.")
-    text = _INVITATION.format(
-        count=_counted(count),
-        proxy=proxy,
-        admin=admin,
-        header=KEY_HEADER,
-        token=token,
-        websockets=_WEBSOCKETS.format(python=_python(), proxy=proxy) if find_spec("websockets") else "",
-        drama="" if is_calm else _DRAMA,
-    )
-    print(text, flush=True)
+    words = {
+        "count": _counted(count),
+        "proxy": proxy,
+        "admin": admin,
+        "header": KEY_HEADER,
+        "python": _python(),
+        "token": token,
+        "drama": "" if is_calm else _DRAMA,
+    }
+    print(_LEAD.format(**words), *_trials(words), _END.format(**words), sep="\n", flush=True)
+
+
+def _trials(words: Mapping[str, str]) -> Iterator[str]:
+    """A line for each, with what it shows below each other, between two empty lines."""
+    trials = [(command.format(**words), shows) for command, shows in _TRIALS]
+    if not find_spec("websockets"):  # the client is no dependency of ours
+        trials = [trial for trial in trials if " -m websockets " not in trial[0]]
+    width = max(len(command) for command, shows in trials if shows)
+    yield ""
+    for command, shows in trials:
+        yield f"  {command:{width}}    {shows}".rstrip()
+    yield ""
 
 
 def _python() -> str:

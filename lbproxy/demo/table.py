@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from lbproxy.control.counts import requests
 
 BAR: Final = "#"
 LONGEST_BAR: Final = 40
+# Backends whose shares stand in a line.
+MOST_IN_A_LINE: Final = 10
 HEAD: Final = ("backend", "weight", "expected", "ring", "observed", "requests", "in flight", "users")
 STATE: Final = "state"
 CALM_STATES: Final = ("", "up")
@@ -90,26 +93,32 @@ def picture(
     return Picture(tuple(rows), total, len(homes), moved, failures, elsewhere, tuple(hot))
 
 
-def table_lines(shown: Picture, width: int) -> list[str]:
-    """A table of at most `width` columns. A bar shows the observed share, `|` stands where it was expected to end."""
-    cells = [HEAD, *map(_cells, shown.rows)]
-    if any(row.state for row in shown.rows):
-        states = (STATE, *[row.state for row in shown.rows])
+def table_lines(shown: Picture, width: int, height: int = sys.maxsize) -> list[str]:
+    """A table of at most `width` columns and `height` lines, which costs the rows of backends that are well, but for
+    one. A bar shows the observed share, `|` stands where it was expected to end."""
+    below = ["", *[text[:width] for text in (summary(shown), *_news(shown))]]
+    rows: Sequence[Row] = shown.rows
+    room = height - len(below) - 1
+    if len(rows) > room:
+        rows = sorted(rows, key=lambda row: row.state in CALM_STATES)[: max(1, room - 1)]
+        if len(rows) < len(shown.rows):
+            below.insert(0, f"and {len(shown.rows) - len(rows)} more"[:width])
+    cells = [HEAD, *map(_cells, rows)]
+    if any(row.state for row in rows):
+        states = (STATE, *[row.state for row in rows])
         cells = [(*row, state) for row, state in zip(cells, states, strict=True)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = []
-    scale = max([row.observed for row in shown.rows] + [row.expected for row in shown.rows] + [0.01])
+    scale = max([row.observed for row in rows] + [row.expected for row in rows] + [0.01])
     length = min(LONGEST_BAR, width - sum(widths) - 2 * len(widths) - 1)
     for position, row in enumerate(cells):
         text = "  ".join(
             [row[0].ljust(widths[0]), *(cell.rjust(size) for cell, size in zip(row[1:], widths[1:], strict=True))]
         )
         if position and length >= 10:
-            text += "  " + _bar(shown.rows[position - 1], scale, length)
+            text += "  " + _bar(rows[position - 1], scale, length)
         lines.append(text[:width].rstrip())
-    lines.append("")
-    lines += [text[:width] for text in (summary(shown), *_news(shown))]
-    return lines
+    return lines + below
 
 
 def summary(shown: Picture) -> str:
@@ -121,7 +130,10 @@ def summary(shown: Picture) -> str:
 
 def line(shown: Picture, elapsed_s: float) -> str:
     """The same in one line, for a pipe or a file."""
-    shares = ", ".join(f"{row.name} {row.observed:.1%} (expected {row.expected:.1%})" for row in shown.rows)
+    told = shown.rows[:MOST_IN_A_LINE]
+    shares = ", ".join(f"{row.name} {row.observed:.1%} (expected {row.expected:.1%})" for row in told)
+    if len(told) < len(shown.rows):
+        shares += f" and {len(shown.rows) - len(told)} more"
     states = [f"{row.name} is {row.state}" for row in shown.rows if row.state not in CALM_STATES]
     return "; ".join([f"{elapsed_s:3.0f} s  {summary(shown)}: {shares}", *states, *_news(shown)])
 
@@ -170,7 +182,7 @@ class Screen:
             self._write(line(shown, elapsed_s) + "\n")
             return
         size = shutil.get_terminal_size()
-        lines = table_lines(shown, size.columns - 1)[: size.lines - 1]
+        lines = table_lines(shown, size.columns - 1, size.lines - 1)[: size.lines - 1]
         # Up to where the last picture began, and clear from there to the end of the screen.
         back = f"\x1b[{self._height}F\x1b[J" if self._height else ""
         self._write(back + "\n".join(lines) + "\n")
