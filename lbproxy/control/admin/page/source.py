@@ -50,14 +50,11 @@ REQUESTS: Final = 0
 FAILED: Final = 1  # answers of class 5xx
 ERRORS: Final = 2  # a backend: failures without an answer; a pool: requests turned away by the proxy itself
 OWNED: Final = 3
-SPILLED_HOT: Final = 4  # and on in the order of `ledger.SPILL_REASONS`
-SPILLED_FULL: Final = 5
-SPILLED_FAILOVER: Final = 6
-SPILLED_PINNED: Final = 7
-RECEIVED: Final = 8
-NO_KEY: Final = 9  # pools only
-SAVED: Final = 10  # pools only: requests that a further attempt answered well
-LATENCY: Final = 11
+SPILLED: Final = 4  # one for each of `ledger.SPILL_REASONS`
+RECEIVED: Final = SPILLED + len(SPILL_REASONS)
+NO_KEY: Final = RECEIVED + 1  # pools only
+SAVED: Final = RECEIVED + 2  # pools only: requests that a further attempt answered well
+LATENCY: Final = RECEIVED + 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +171,14 @@ def _backend_counts(document: Document) -> array[int]:
 
 def _pool_counts(document: Document) -> array[int]:
     turned_away = sum(document["rejected"].values())
-    counts = [turned_away, 0, 0, 0, 0, 0, 0, document["decisions"]["no_key"], saved_by_retries(document)]
+    counts = [
+        turned_away,
+        0,
+        *(0 for _ in SPILL_REASONS),
+        0,
+        document["decisions"]["no_key"],
+        saved_by_retries(document),
+    ]
     return array("q", [*_answers(document), *counts, *document["duration"]["counts"]])
 
 

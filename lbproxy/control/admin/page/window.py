@@ -23,7 +23,7 @@ from lbproxy.control.admin.page.source import (
     RECEIVED,
     REQUESTS,
     SAVED,
-    SPILLED_HOT,
+    SPILLED,
     PoolNow,
     Sample,
 )
@@ -204,7 +204,7 @@ def _flow(pool: PoolNow, now: array[int], before: array[int], seconds: float) ->
         failed=passed[FAILED],
         errors=passed[ERRORS],
         owned=passed[OWNED],
-        spilled=tuple(passed[SPILLED_HOT:RECEIVED]),
+        spilled=tuple(passed[SPILLED:RECEIVED]),
         received=passed[RECEIVED],
         no_key=passed[NO_KEY],
         saved=passed[SAVED],
