@@ -152,7 +152,7 @@ def test_what_is_said_of_each_command_stands_below_each_other(capsys: pytest.Cap
     assert app.run(1.0, 2, free_port()) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"  (curl|\S*python)", line)]
     assert len(lines) >= 6
-    assert len({re.search(r" {3,}(?=\S)", line[2:]).end() for line in lines}) == 1
+    assert len({len(re.split(r"(?<= {3})(?=\S)", line)[0]) for line in lines}) == 1
 
 
 def test_elsewhere_each_picture_is_a_line() -> None:
