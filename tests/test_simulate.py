@@ -272,6 +272,7 @@ def test_a_plot_is_a_picture(capsys: Output, tmp_path: Path, arguments: list[str
         (["--weight", "b99=2"], "there is no backend b99"),
         (["--backends", "red,blue", "--remove", "bleu"], "there is no backend bleu, did you mean blue?"),
         (["--add", "b1"], "there already is a backend b1"),
+        (["--add", "x", "--add", "x=2"], "there already is a backend x"),
         (["--backends", "1", "--remove", "b1"], "no backend with a weight would be left"),
         (["--algorithms", "magic"], "there is no algorithm magic; there are lbproxy, bounded"),
         (["--plot", "chart.png"], "chart.png does not end in .svg, the one format that can be drawn"),

@@ -37,6 +37,7 @@ class Change:
         for name, _ in self.add:
             if name in names:
                 raise ValueError(f"there already is a backend {name}")
+            names.append(name)
         weights = dict(self.weights)
         after = [(name, weights.get(name, weight)) for name, weight in members if name not in self.remove]
         after += self.add
