@@ -40,7 +40,12 @@ NOT_IN_TRAILERS: Final = HOP_BY_HOP | frozenset(
      b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"via", b"x-request-id",
      b"traceparent", b"tracestate")
 )  # fmt: skip
-FORWARDING: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"))
+X_FORWARDED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
+FORWARDED: Final = frozenset((b"forwarded",))
+FORWARDING: Final = X_FORWARDED | FORWARDED
+# Fields whose names with underscores in place of hyphens are not sent on: frameworks that follow CGI (RFC 3875 4.1.18)
+# take the two for one, so a stranger could say in the one what is replaced in the other.
+_NOT_IN_DISGUISE: Final = HOP_BY_HOP | FORWARDING | PROTECTED
 
 CHUNKED_LINE: Final = b"Transfer-Encoding: chunked\r\n"
 CLOSE_LINE: Final = b"Connection: close\r\n"
@@ -162,9 +167,13 @@ class RequestShape(Shape):
 
     def __init__(self, names: Names, dropped: frozenset[bytes], keeps_traces: bool = False) -> None:
         """`keeps_traces`: a single `traceparent` is kept, with its `tracestate`; anything else of the kind is not."""
-        traceparents = [name.lower() for name in names].count(b"traceparent")
+        lower = [name.lower() for name in names]
+        traceparents = lower.count(b"traceparent")
         if keeps_traces and traceparents != 1:
             dropped |= TRACE_FIELDS
+        disguised = [name for name in lower if b"_" in name and name.replace(b"_", b"-") in _NOT_IN_DISGUISE]
+        if disguised:
+            dropped |= frozenset(disguised)
         super().__init__(names, dropped)
         index = self.index
         hosts = index.get(b"host", ())

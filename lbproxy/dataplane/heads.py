@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 from lbproxy.core import exchange as states
 from lbproxy.core.headers import (
     CHUNKED_LINE,
-    FORWARDING,
+    FORWARDED,
     NO_CONNECTION,
     ODD_IN_TARGETS,
+    X_FORWARDED,
     BadMessage,
     Connection,
     RequestShape,
@@ -27,6 +28,7 @@ from lbproxy.core.headers import (
     is_valid_target,
     split_absolute,
     split_authority,
+    upgrade_protocols,
     with_value,
 )
 from lbproxy.core.memo import keep_short
@@ -43,7 +45,6 @@ _REQUEST_ID: Final = frozenset((b"x-request-id",))
 _MAX_FORWARDS: Final = frozenset((b"max-forwards",))
 _LENGTH_FIELD: Final = frozenset((b"content-length",))
 _HOST: Final = frozenset((b"host",))
-_FORWARDED: Final = frozenset((b"forwarded",))
 
 
 def take_head(downstream: Downstream, head: bytes) -> None:
@@ -57,9 +58,9 @@ def take_head(downstream: Downstream, head: bytes) -> None:
     most = downstream.listener.header_count
     try:
         parser.parse(head, most)
-    except BadMessage as bad:
+    except BadMessage:
         exchange.is_head = head.startswith(b"HEAD ")
-        known = as_known_version(head) if bad.status == 505 else with_plain_spaces(head)
+        known = with_plain_spaces(as_known_version(head))
         if known == head:
             raise
         parser.parse(known, most)
@@ -197,8 +198,10 @@ def _take_special_head(
     if shape.content_length >= 0:
         without |= _LENGTH_FIELD
     if shape.upgrade and connection.upgrade and minor and exchange.down == states.DONE:
-        exchange.upgrade = shape.joined(b"upgrade", values)
-        extra += b"Connection: Upgrade\r\nUpgrade: " + exchange.upgrade + b"\r\n"
+        offered = shape.joined(b"upgrade", values)
+        if b"h2c" not in upgrade_protocols(offered):  # else what went through would be requests that nobody has routed
+            exchange.upgrade = offered
+            extra += b"Connection: Upgrade\r\nUpgrade: " + offered + b"\r\n"
     if shape.expect and not minor:
         without |= _EXPECT
     if shape.max_forwards and method in (b"TRACE", b"OPTIONS"):
@@ -224,13 +227,13 @@ def _take_special_head(
         lines = b"Host: %b\r\n" % (host or b"localhost")
     if policy.x_forwarded == "append":
         extra += _forwarding_lines(downstream, shape, values, host)
-        without |= FORWARDING - _FORWARDED
+        without |= X_FORWARDED
     if policy.forwarded:
         sent = shape.joined(b"forwarded", values) if downstream.is_trusted else b""
         extra += b"Forwarded: %b\r\n" % b", ".join(
             [element for element in (sent, forwarded_element(exchange.peer, host, b"http")) if element]
         )
-        without |= _FORWARDED
+        without |= FORWARDED
     exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b\r\n" % (
         method,
         exchange.path,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast, final
 from lbproxy.core.account import Backend
 from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
-from lbproxy.core.headers import FORWARDING, RequestShapes, ResponseShapes
+from lbproxy.core.headers import FORWARDED, FORWARDING, X_FORWARDED, RequestShapes, ResponseShapes
 from lbproxy.core.ledger import Cells
 from lbproxy.core.memo import keep
 from lbproxy.core.snapshot import Snapshot
@@ -102,8 +102,8 @@ class Plane:
         """Read this snapshot from now on."""
         self.turn.count()
         policy = snapshot.headers
-        untrusted = frozenset() if policy.x_forwarded == "pass" else FORWARDING
-        trusted = FORWARDING if policy.x_forwarded == "off" else frozenset()
+        untrusted = FORWARDED if policy.x_forwarded == "pass" else FORWARDING
+        trusted = X_FORWARDED if policy.x_forwarded == "off" else frozenset()
         made = frozenset((b"x-request-id",)) if policy.request_id == "make" else frozenset()
         keeps_traces = policy.traceparent == "make"
         self.snapshot = snapshot
@@ -153,6 +153,13 @@ class Plane:
         task.add_done_callback(self.tasks.discard)
 
 
+def _without_port(text: str) -> str:
+    """The address in an element of X-Forwarded-For, to which some proxies add the client's port."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
+
+
 @final
 class Trust:
     """Which peers of a listener are proxies whose forwarding fields are believed."""
@@ -188,7 +195,7 @@ class Trust:
         """The client's address: the last one in X-Forwarded-For that is not itself a trusted proxy."""
         client = peer
         for part in reversed(forwarded_for.split(b",")):
-            text = part.strip(b" \t").decode("latin-1").strip("[]")
+            text = _without_port(part.strip(b" \t").decode("latin-1"))
             if len(text) > _LONGEST_ADDRESS:
                 return client
             try:

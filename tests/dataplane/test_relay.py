@@ -17,6 +17,7 @@ from lbproxy.core.spec import (
     AffinityCookie,
     BoundedLoad,
     Ejection,
+    HeaderPolicy,
     HotKeys,
     Limits,
     ListenerTimeouts,
@@ -497,6 +498,67 @@ async def test_forwarding_fields_of_strangers_do_not_count_those_of_trusted_prox
         assert proxy.lines[0].client == "9.9.9.9"
         await proxy.ask(request("GET", "/", sent, close=False) + request())
         assert [line.client for line in proxy.lines[1:]] == ["9.9.9.9", "127.0.0.1"]
+
+
+@pytest.mark.parametrize("x_forwarded", ["append", "off", "pass"])
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_forwarded_goes_on_from_trusted_proxies_alone_whatever_becomes_of_the_other_fields(
+    x_forwarded: Literal["append", "off", "pass"], is_trusted: bool
+) -> None:
+    async with (
+        backend(answering(answer())) as b0,
+        running(
+            pool_of(b0.port),
+            headers=HeaderPolicy(x_forwarded=x_forwarded),
+            trusted=("127.0.0.0/8",) if is_trusted else (),
+        ) as proxy,
+    ):
+        assert (
+            parts(await proxy.ask(request(extra=b"Forwarded: for=6.6.6.6\r\nX-Forwarded-For: 6.6.6.6\r\n")))[0] == 200
+        )
+        assert (b"\r\nForwarded: for=6.6.6.6\r\n" in b0.octets) == is_trusted
+        chain = {"append": b"6.6.6.6, 127.0.0.1" if is_trusted else b"127.0.0.1", "off": b"", "pass": b"6.6.6.6"}
+        said = chain[x_forwarded]
+        assert b0.octets.count(b"X-Forwarded-For: ") == bool(said)
+        assert not said or b"\r\nX-Forwarded-For: %b\r\n" % said in b0.octets
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize("is_odd", [False, True])
+async def test_fields_in_disguise_do_not_go_on(is_trusted: bool, is_odd: bool) -> None:
+    """To a backend that follows CGI X_Forwarded_For is X-Forwarded-For."""
+    disguised = (
+        b"X_Forwarded_For", b"x_forwarded-proto", b"X-Forwarded_Host", b"Content_Length", b"TRANSFER_ENCODING",
+        b"X_Request_ID",
+    )  # fmt: skip
+    extra = b"".join(b"%b: 6\r\n" % name for name in disguised) + b"X_Other: 7\r\n"
+    if is_odd:
+        extra += b"X-Forwarded-For: 1.2.3.4\r\n"
+    trusted = ("127.0.0.0/8",) if is_trusted else ()
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port), trusted=trusted) as proxy:
+        assert parts(await proxy.ask(request(extra=extra)))[0] == 200
+        assert b": 6\r\n" not in b0.octets
+        assert b"X_Other: 7\r\n" in b0.octets
+
+
+async def test_an_offer_of_h2c_does_not_go_on() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        for offer in (b"h2c", b"H2C", b"websocket, h2c", b"h2c/1"):
+            lines = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings: AAMAAABk\r\n" % offer
+            assert (await proxy.ask(request(extra=lines, close=False) + request())).count(b"200 OK") == 2
+        assert b0.octets.count(b"GET ") == 8
+        assert b"pgrade" not in b0.octets
+        assert b"HTTP2" not in b0.octets
+
+
+async def test_a_later_minor_version_and_tabs_around_chunked_are_taken_together() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        said = await proxy.ask(
+            b"POST / HTTP/1.9\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding:\tchunked\t\r\n\r\n"
+            b"1\r\nx\r\n0\r\n\r\n"
+        )
+        assert parts(said)[0] == 200
+        assert b0.octets.endswith(b"\r\n\r\n1\r\nx\r\n0\r\n\r\n")
 
 
 async def test_a_request_id_is_kept_or_made() -> None:

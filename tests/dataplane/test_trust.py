@@ -18,6 +18,15 @@ def test_the_client_is_the_last_one_who_is_no_proxy() -> None:
     assert trust.client_of(b"[2001:db8::1], fe80::1%eth0", "10.0.0.1") == "2001:db8::1"
 
 
+def test_a_port_behind_an_address_is_no_part_of_it() -> None:
+    trust = trust_in("10.0.0.0/8")
+    assert trust.client_of(b"6.6.6.6, 1.2.3.4:50123, 10.0.0.2:80", "10.0.0.1") == "1.2.3.4"
+    assert trust.client_of(b"[2001:db8::1]:50123", "10.0.0.1") == "2001:db8::1"
+    assert trust.client_of(b"2001:db8::1", "10.0.0.1") == "2001:db8::1"
+    for nonsense in (b":80", b"[", b"[]:80", b"1.2.3.4:80:90", b"[10.0.0.9", b"x:1"):
+        assert trust.client_of(nonsense, "10.0.0.1") in ("10.0.0.1", "10.0.0.9")
+
+
 def test_an_address_with_an_endless_zone_is_none() -> None:
     """It would be kept, logged and taken for a key."""
     trust = trust_in("0.0.0.0/0", "::/0")
