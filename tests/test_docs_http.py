@@ -50,8 +50,10 @@ CASES: dict[str, list[bytes]] = {
     "`Transfer-Encoding` more than once": [
         HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"POST /p HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n",
+        HEAD + b"Transfer-Encoding: identity\r\n\r\n",
     ],
-    "a transfer coding that is not": [HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n"],
+    "another transfer coding before `chunked`": [HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n"],
     "a malformed chunk": [
         CHUNKED + b"x\r\n",
         CHUNKED + b"1;" + b"a" * 40_000,
