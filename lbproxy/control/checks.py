@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -33,10 +33,8 @@ from lbproxy.control.schema import (
 from lbproxy.control.tree import Path
 from lbproxy.control.values import write_duration, write_size
 from lbproxy.core.hashing import HASH_VERSIONS
+from lbproxy.core.ring import MAX_TOKENS
 from lbproxy.core.spec import Address
-
-# Tokens of one pool: beyond it, building its ring takes seconds and a gigabyte.
-MAX_TOKENS: Final = 5_000_000
 
 S = TypeVar("S", bound=Section)
 

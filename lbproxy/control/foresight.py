@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lbproxy.control.admin.view import Decision, Rejected
-from lbproxy.control.checks import MAX_TOKENS
 from lbproxy.control.pool_state import PoolState
 from lbproxy.core.account import DRAINING
+from lbproxy.core.ring import MAX_TOKENS
 
 
 def coming_to_rest(

@@ -39,6 +39,8 @@ from typing import Final, final
 
 from lbproxy.core.pieces import Pieces, at_once
 
+# Tokens of one pool at the most, for those who decide on weights: more take seconds to build, and a gigabyte.
+MAX_TOKENS: Final = 5_000_000
 # About how many tokens share a bucket. Fewer make the table of buckets large, more make the bisection long.
 BUCKET: Final = 4
 # How many tokens per member a walk reads one by one before it asks each missing member for its nearest token instead.

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Literal, TextIO
 
+from lbproxy.core.ring import MAX_TOKENS
 from lbproxy.core.spec import Address, BackendSpec, PoolSpec
 from lbproxy.simulate import presets_load, presets_placement
 from lbproxy.simulate.changes import Change
 from lbproxy.simulate.custom import simulate
 from lbproxy.simulate.options import given
-from lbproxy.simulate.placements import placements
+from lbproxy.simulate.placements import Members, placements
 from lbproxy.simulate.plot import svg
 from lbproxy.simulate.progress import Begin, Progress
 from lbproxy.simulate.record import Recording, Unusable, read
@@ -203,9 +204,11 @@ def _pool(said: dict[str, Any], pool: PoolSpec | None) -> PoolSpec:
     if "min_gap" in said:
         bounded = replace(bounded, min_gap=None if said["min_gap"] == "auto" else said["min_gap"])
     mode: Literal["spread", "spill", "off"] = said.get("hot_keys", pool.hot_keys.mode)
+    vnodes = said.get("vnodes", pool.vnodes)
+    _check_tokens([(backend.name, backend.weight) for backend in pool.backends], vnodes)
     return replace(
         pool,
-        vnodes=said.get("vnodes", pool.vnodes),
+        vnodes=vnodes,
         bounded_load=bounded,
         hot_keys=replace(pool.hot_keys, mode=mode),
     )
@@ -214,10 +217,17 @@ def _pool(said: dict[str, Any], pool: PoolSpec | None) -> PoolSpec:
 def _change(said: dict[str, Any], scene: Scene) -> Change:
     change = Change(tuple(said.get("add", ())), tuple(said.get("remove", ())), tuple(said.get("weight", ())))
     try:
-        change.apply(scene.members)
+        after = change.apply(scene.members)
     except ValueError as error:
         raise Misused(str(error)) from None
+    _check_tokens(after, scene.pool.vnodes)
     return change
+
+
+def _check_tokens(members: Members, vnodes: int) -> None:
+    tokens = sum(weight for _, weight in members) * vnodes
+    if tokens > MAX_TOKENS:
+        raise Misused(f"the weights make {tokens:,.0f} tokens, more than {MAX_TOKENS:,}: lower them or --vnodes")
 
 
 def _settings(scene: Scene, said: dict[str, Any]) -> dict[str, Any]:
