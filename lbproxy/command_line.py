@@ -6,13 +6,17 @@ Nothing but what argparse needs is imported here, because the program's whole co
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Collection
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from lbproxy import __version__
 from lbproxy.control.client_options import add_commands as add_client_commands
 from lbproxy.exits import USAGE, Stop
 from lbproxy.simulate.options import add_options as add_simulate_options
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 CONFIG_PLACES: Final = ("lbproxy.yaml", "/etc/lbproxy/lbproxy.yaml")
 
@@ -40,6 +44,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise Stop(USAGE, f"{self.prog}: {message} (see {self.prog} --help)")
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Write --help and --version as everything is written: argparse hides that it could not."""
+        (sys.stderr if file is None else file).write(message)
 
 
 def make_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:

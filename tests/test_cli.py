@@ -432,9 +432,10 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert (found.returncode, found.stderr) == (141, b"")
 
 
-def test_a_full_disk_is_one_line() -> None:
+@pytest.mark.parametrize("word", ["schema", "--help", "--version"])
+def test_a_full_disk_is_one_line(word: str) -> None:
     with open("/dev/full", "wb") as full:
-        found = lbproxy("schema", stdout=full, capture_output=False, stderr=subprocess.PIPE)
+        found = lbproxy(word, stdout=full, capture_output=False, stderr=subprocess.PIPE)
     assert (found.returncode, found.stderr) == (1, b"lbproxy: No space left on device\n")
 
 

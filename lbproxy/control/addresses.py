@@ -30,7 +30,7 @@ def read_bind(text: str) -> Address:
         raise BadValue(f"{quote(text)} is not host:port", f"0.0.0.0:{text[2:]}")
     if "://" in text:
         raise BadValue(f"{quote(text)} is a URL, not host:port", _URL.sub(r"\g<rest>", text).rstrip("/"))
-    return _read_host_port(text, None)
+    return read_host_port(text, None)
 
 
 def read_tcp_bind(text: str) -> Address:
@@ -68,7 +68,7 @@ def read_backend_url(text: str) -> Address:
             f"http://{authority}" if _reads_as_host_port(authority) else "",
         )
     try:
-        address = _read_host_port(authority, 80)
+        address = read_host_port(authority, 80)
     except BadValue as bad:
         raise BadValue(str(bad), f"http://{bad.hint}" if bad.hint else "") from None
     if address.port == 0:
@@ -87,7 +87,7 @@ def read_collector_url(text: str) -> str:
     authority, mark, tail = _cut_at(url["rest"], "/?#")
     if "@" in authority or mark in ("?", "#") or "?" in tail or "#" in tail or not tail.isprintable() or " " in tail:
         raise BadValue(f"{quote(text)} is more than a scheme, a host, a port and a path")
-    address = _read_host_port(authority, 443 if scheme == "https" else 80)
+    address = read_host_port(authority, 443 if scheme == "https" else 80)
     if address.port == 0:
         raise BadValue(f"{quote(text)} has port 0, which nobody can connect to")
     return f"{scheme}://{authority}{mark}{tail}".rstrip("/")
@@ -154,7 +154,8 @@ def is_loopback(address: Address) -> bool:
         return False
 
 
-def _read_host_port(text: str, default_port: int | None) -> Address:
+def read_host_port(text: str, default_port: int | None) -> Address:
+    """`host:port` or `[v6]:port`; without a default the port must be there."""
     if text.startswith("["):
         inner, bracket, after = text[1:].partition("]")
         if not bracket or (after and not after.startswith(":")):
@@ -214,7 +215,7 @@ def _bracketed(text: str) -> str:
 
 def _reads_as_host_port(text: str) -> bool:
     try:
-        _read_host_port(text, 80)
+        read_host_port(text, 80)
     except BadValue:
         return False
     return True

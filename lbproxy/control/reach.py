@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 20.0
 DEFAULT_PORT: Final = 9901
+SERVER: Final = "lbproxy"  # as every answer of the admin API says
 DEFAULT_ADMIN: Final = f"127.0.0.1:{DEFAULT_PORT}"
 
 Document = dict[str, Any]
@@ -64,7 +65,9 @@ class Admin:
     lack: str = ""
 
     def __str__(self) -> str:
-        return f"unix:{self.path}" if self.path else f"{self.host}:{self.port}"
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
         """One request; the document of the answer, or its text. Raises Stop."""
@@ -81,29 +84,30 @@ class Admin:
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
+            if answer.getheader("Server") != SERVER:
+                raise self._is_another()
             content = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-            raise Stop(UNREACHABLE, f"lbproxy: cannot reach the instance at {self}: {why}") from None
+        except OSError as error:
+            raise self._unreachable(error.strerror or str(error)) from None
+        except http.client.BadStatusLine:  # it speaks no HTTP
+            raise self._is_another() from None
+        except http.client.HTTPException as error:
+            raise self._unreachable(str(error) or type(error).__name__) from None
         finally:
             connection.close()
-        return _read(answer.status, answer.getheader("Content-Type", ""), content, self.lack)
+        text = content.decode("utf-8", "replace")
+        document: Any = json.loads(text) if "json" in answer.getheader("Content-Type", "") else text
+        if answer.status < 400:
+            return document
+        if self.lack and answer.status in (401, 403):
+            document |= {"detail": f"{document['detail']}; {self.lack}"}
+        raise Problem(answer.status, document)
 
+    def _unreachable(self, why: str) -> Stop:
+        return Stop(UNREACHABLE, f"lbproxy: cannot reach the instance at {self}: {why}")
 
-def _read(status: int, kind: str, content: bytes, lack: str) -> Any:
-    text = content.decode("utf-8", "replace")
-    document: Any = text
-    if "json" in kind:
-        try:
-            document = json.loads(text)
-        except ValueError:
-            raise Stop(UNREACHABLE, "lbproxy: what answers there is no lbproxy") from None
-    if status >= 400:
-        problem = document if isinstance(document, dict) else {"detail": text.strip()}
-        if lack and status in (401, 403):
-            problem = problem | {"detail": f"{problem.get('detail')}; {lack}"}
-        raise Problem(status, problem)
-    return document
+    def _is_another(self) -> Stop:
+        return Stop(UNREACHABLE, f"lbproxy: what answers at {self} is no admin API of lbproxy")
 
 
 def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
@@ -176,25 +180,30 @@ def _faulty(text: str, path: str, why: str) -> ConfigError:
 
 def named(text: str, token_file: str | None) -> Admin:
     """The admin API at host:port or unix:/path. Raises Stop."""
-    if text.startswith("unix:"):
+    if text.startswith("unix:") and text.strip("/") != "unix:":
         return Admin(path=text.removeprefix("unix:").removeprefix("//"))
-    rest = text.removeprefix("http://").rstrip("/")
-    host, colon, port = rest.rpartition(":")
-    if not colon or port.endswith("]"):
-        host, port = rest, str(DEFAULT_PORT)
-    if not (port.isascii() and port.isdigit() and int(port) < 65536 and host):
-        raise Stop(USAGE, f"lbproxy: {text} is no admin address; write host:port or unix:/path")
+    from lbproxy.control.addresses import read_host_port
+    from lbproxy.control.values import BadValue, quote
+
+    try:
+        address = read_host_port(text.removeprefix("http://").rstrip("/"), DEFAULT_PORT)
+    except BadValue as bad:
+        meant = f"did you mean {bad.hint}?" if bad.hint else "write host:port or unix:/path"
+        raise Stop(USAGE, f"lbproxy: {quote(text)} is no admin address, {meant}") from None
     token, lack = _token(token_file or "")
-    return Admin(host=host.removeprefix("[").removesuffix("]"), port=int(port), token=token, lack=lack)
+    return Admin(host=address.host, port=address.port, token=token, lack=lack)
 
 
 def _token(path: str) -> tuple[str, str]:
     """The token, and why there is none: it may be that it cannot be read, and reading the API takes none."""
     if not path:
         return "", ""
+    from lbproxy.control.token import NoToken, read_token
+
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().strip(), ""
-    except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or "it is no text"
-        return "", f"the token file {path} cannot be read: {why}"
+        token = read_token(path)
+    except NoToken as error:
+        return "", f"the token file {path} {error.why}"
+    if any(octet < 0x20 or octet == 0x7F for octet in token):
+        return "", f"the token file {path} holds what no header can, such as a second line"
+    return token.decode("latin-1"), ""  # as a header has its octets

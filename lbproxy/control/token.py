@@ -11,10 +11,12 @@ _MOST_BYTES: Final = 4096
 
 @final
 class NoToken(Exception):
-    """Why a token file holds no token. `is_denied`: this user may not read it, another may."""
+    """Why a token file holds no token; `why` goes on after its name. `is_denied`: this user may not read it, another
+    may."""
 
     def __init__(self, why: str, is_denied: bool = False) -> None:
-        super().__init__(why)
+        super().__init__(f"the token file {why}")
+        self.why: Final = why
         self.is_denied: Final = is_denied
 
 
@@ -23,12 +25,12 @@ def read_token(path: str) -> bytes:
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise NoToken("the token file is no regular file")
+                raise NoToken("is no regular file")
             token = file.read(_MOST_BYTES).strip()
     except OSError as error:
-        raise NoToken(f"the token file cannot be read: {error.strerror}", isinstance(error, PermissionError)) from None
+        raise NoToken(f"cannot be read: {error.strerror}", isinstance(error, PermissionError)) from None
     if not token:
-        raise NoToken("the token file is empty")
+        raise NoToken("is empty")
     return token
 
 

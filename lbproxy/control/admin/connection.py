@@ -11,9 +11,10 @@ from typing import Final, final
 from aiohttp import web
 
 from lbproxy.control.admin.answers import problem
+from lbproxy.control.reach import SERVER
 
 # On every answer, whoever makes it.
-FIXED_HEADERS: Final = {"Server": "lbproxy", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+FIXED_HEADERS: Final = {"Server": SERVER, "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 UNREADABLE: Final = "the request cannot be read as HTTP, or its head is too long"
 BUG: Final = "this is a bug; the journal says more"
 
