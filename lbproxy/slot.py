@@ -26,6 +26,8 @@ Package = tuple[Order, Sequence[int]]  # an order and the descriptors that go wi
 
 EARLY_S: Final = 2.0  # a worker that dies within this time of its start died early
 START_TIMEOUT_S: Final = 60.0
+# At so many looks in a row, one a second, a worker's event loop has not turned: it hangs.
+HANGS_AFTER: Final = 10
 FIRST_DELAY_S: Final = 0.1
 LONGEST_DELAY_S: Final = 10.0
 
@@ -91,6 +93,8 @@ class Slot:
         self._heard = heard
         self._ended = ended
         self._restarts = 0
+        self._ticks = -1
+        self._still = 0
         self._since = 0.0
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
@@ -126,6 +130,19 @@ class Slot:
         """End the worker now, and start no other."""
         self._stop.set()
         if self._process is not None:
+            self._signal(signal.SIGKILL)
+
+    def look(self, ticks: int) -> None:
+        """Be told once a second how often the worker's event loop has turned. A worker that hangs keeps its part of the
+        new connections and answers none of them, so it is ended as soon as that is beyond doubt. Looks are counted, and
+        not seconds: when the whole machine has stood still, the worker has until the next looks to go on."""
+        if self.state != "ready" or ticks != self._ticks:
+            self._ticks = ticks
+            self._still = 0
+            return
+        self._still += 1
+        if self._still == HANGS_AFTER:
+            self._journal.error("worker hangs", worker=self.index, pid=self.status().pid)
             self._signal(signal.SIGKILL)
 
     async def wait_stopped(self) -> None:
@@ -174,7 +191,8 @@ class Slot:
             self._channel.finish()
         self._process = self._channel = None
         self.generation = self.adopted = 0
-        reason = ending(code, was_ready)
+        reason = "hung" if self._still >= HANGS_AFTER else ending(code, was_ready)
+        self._still = 0
         if not self._stop.is_set():
             self.last_words = self.last_words or f"it ended with {_exit_text(code)}"
             self._journal.warning("worker ended", worker=self.index, pid=process.pid, end=_exit_text(code))

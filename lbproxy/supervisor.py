@@ -26,7 +26,7 @@ from lbproxy.channel import (
     TellKeys,
     pack_order,
 )
-from lbproxy.core.ledger import Cells, RowKey
+from lbproxy.core.ledger import WORKER_TICKS, Cells, RowKey
 from lbproxy.core.pieces import Pieces, at_once
 from lbproxy.core.rings import Rings
 from lbproxy.core.sample import Keys
@@ -394,7 +394,10 @@ class Supervisor:
         return True
 
     def _sweep(self) -> None:
-        """Give freed rows back, now and then."""
+        """Look whether the workers live, and give freed rows back, now and then."""
+        ticks = self.layout.rows[("worker",)] + WORKER_TICKS
+        for slot in self._slots:
+            slot.look(self.slabs.cells[slot.index][ticks])
         for start, width in self.layout.release(self._oldest_read(), time.monotonic(), self.slabs.is_quiet):
             self.slabs.zero(start, width)
         now = time.monotonic()

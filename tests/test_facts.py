@@ -43,6 +43,7 @@ def test_processes_and_reloads() -> None:
         ("killed",): 3,
         ("crashed",): 0,
         ("exited",): 0,
+        ("hung",): 0,
         ("start_failed",): 0,
     }
     assert values(families, "config_reloads_total") == {("applied",): 2, ("unchanged",): 0, ("refused",): 0}

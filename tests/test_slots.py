@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from lbproxy import slot as slot_module
+from lbproxy import supervisor as supervisor_module
 from lbproxy.control.config import loads
 from lbproxy.observe.access_log import open_sink
 from lbproxy.observe.journal import Fields, Journal, Level
-from lbproxy.slot import ending, restart_delay_s, worker_environment
+from lbproxy.slot import HANGS_AFTER, Slot, ending, restart_delay_s, worker_environment
 from lbproxy.supervisor import CannotApply, CannotStart, Supervisor, row_keys
 from tests.loops import on_uvloop
 from tests.running import PATIENCE_S, until_true
@@ -155,6 +156,42 @@ async def test_gauges_of_a_dead_worker_are_zeroed_and_counters_stay() -> None:
         assert [cells[pool + offset] for offset in range(10)] == [7, 7, 7, 7, 7, 0, 7, 0, 7, 7]
         events = [event for _, event, _ in made.events]
         assert [event for event in events if event.startswith("worker ")] == ["worker ready", "worker ended"]
+
+
+@on_uvloop
+async def test_a_worker_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "SWEEP_INTERVAL_S", 0.1)
+    async with held() as made:
+        supervisor = made.supervisor
+        await supervisor.start()
+        hung = supervisor.statuses()[0].pid
+        os.kill(hung, signal.SIGSTOP)
+        await until_true(lambda: supervisor.restarts == {"hung": 1})
+        await until_true(supervisor.is_ready)
+        assert supervisor.statuses()[0].pid not in (0, hung)
+        told = [(level, event) for level, event, _ in made.events if event.startswith("worker ")]
+        assert told == [
+            ("info", "worker ready"),
+            ("error", "worker hangs"),
+            ("warning", "worker ended"),
+            ("info", "worker ready"),
+        ]
+
+
+def test_only_a_worker_whose_loop_does_not_turn_at_all_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    slot = Slot(0, (), Journal(lambda *_: None), lambda _: (), lambda: None, lambda *_: None, lambda *_: None)
+    monkeypatch.setattr(slot, "_signal", ended.append)
+    for _ in range(3 * HANGS_AFTER):  # it has not begun
+        slot.look(0)
+    slot.state = "ready"
+    for ticks in (1, 2, 3):
+        for _ in range(HANGS_AFTER):  # slow, but it turns
+            slot.look(ticks)
+    assert ended == []
+    for _ in range(HANGS_AFTER):
+        slot.look(3)
+    assert ended == [signal.SIGKILL]
 
 
 @on_uvloop

@@ -144,13 +144,15 @@ WORKER_COLUMNS: Final[tuple[Column, ...]] = (
     Column("access_log_dropped_total", "counter", "Access log lines dropped because the sink could not keep up."),
     Column("worker_event_loop_lag_microseconds", "gauge", "How late the last coarse tick came."),
     Column("worker_generation", "gauge", "Generation of the snapshot that this worker reads."),
+    Column("worker_ticks_total", "counter", "Coarse ticks of this worker's event loop, ten a second unless it hangs."),
     *_family("early_rejections_total", "Requests refused before a pool was known.", "reason", REJECTIONS),
 )
 WORKER_REQUESTS: Final = 0
 WORKER_LOG_DROPPED: Final = 1
 WORKER_LAG: Final = 2
 WORKER_GENERATION: Final = 3
-WORKER_REJECTED: Final = 4  # + index into REJECTIONS
+WORKER_TICKS: Final = 4
+WORKER_REJECTED: Final = 5  # + index into REJECTIONS
 
 POOL_COLUMNS: Final[tuple[Column, ...]] = (
     *_family("requests_total", "Requests answered, by class of the final status.", "code", CODE_CLASSES),

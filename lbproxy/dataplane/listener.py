@@ -18,6 +18,7 @@ from lbproxy.core.ledger import (
     WORKER_LAG,
     WORKER_REJECTED,
     WORKER_REQUESTS,
+    WORKER_TICKS,
     Cells,
 )
 from lbproxy.core.snapshot import Snapshot, States
@@ -229,7 +230,9 @@ class DataPlane:
         plane = self._plane
         plane.tick()
         now = monotonic()
-        plane.cells[plane.snapshot.row + WORKER_LAG] = max(0, int((now - self._tick_due) * 1e6))
+        row = plane.snapshot.row
+        plane.cells[row + WORKER_LAG] = max(0, int((now - self._tick_due) * 1e6))
+        plane.cells[row + WORKER_TICKS] += 1
         for listener in (*self._listeners.values(), *self._leaving):
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:

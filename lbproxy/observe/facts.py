@@ -14,7 +14,7 @@ from lbproxy.observe.metrics import Family, Labels
 WorkerState = Literal["starting", "ready", "draining", "down"]
 WORKER_STATES: Final[tuple[WorkerState, ...]] = ("starting", "ready", "draining", "down")
 # Why a worker had to be replaced.
-RESTART_REASONS: Final = ("killed", "crashed", "exited", "start_failed")
+RESTART_REASONS: Final = ("killed", "crashed", "exited", "hung", "start_failed")
 RELOAD_RESULTS: Final = ("applied", "unchanged", "refused")
 
 
