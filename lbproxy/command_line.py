@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from lbproxy import __version__
 from lbproxy.control.client_options import add_commands as add_client_commands
 from lbproxy.exits import USAGE, Stop
 from lbproxy.simulate.options import add_options as add_simulate_options
+from lbproxy.simulate.options import whole
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -73,9 +74,9 @@ def make_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
         description="Backends, a proxy and traffic of many users on this machine; Ctrl-C ends it.",
     )
     demo.add_argument("--seconds", type=_positive, metavar="N", help="end after N seconds")
-    demo.add_argument("--backends", type=_whole(1, 1000), metavar="N", default=3, help="how many backends (default 3)")
+    demo.add_argument("--backends", type=whole(1, 1000), metavar="N", default=3, help="how many backends (default 3)")
     demo.add_argument(
-        "--port", type=_whole(0, 65535), metavar="P", help="the proxy's port (default: 8080, or a free one)"
+        "--port", type=whole(0, 65535), metavar="P", help="the proxy's port (default: 8080, or a free one)"
     )
     demo.add_argument("--calm", action="store_true", help="no user that runs hot, no backend that dies")
     demo.set_defaults(command="demo")
@@ -180,12 +181,3 @@ def _positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if text.isascii() and text.isdigit() and least <= int(text[:9]) <= most:
-            return int(text[:9])
-        raise argparse.ArgumentTypeError(f"{text} is not a number from {least} to {most}")
-
-    return read

@@ -294,9 +294,9 @@ DEMO = "lbproxy demo: argument {}: {} (see lbproxy demo --help)"
         (["explain"], "lbproxy explain: the following arguments are required: KEY (see lbproxy explain --help)"),
         (["explain", "", "-c", SMALL], "lbproxy explain: the key is empty, and an empty key counts as a missing one"),
         (["explain", "--hex", "xy", "-c", SMALL], "lbproxy explain: xy is not hexadecimal"),
-        (["demo", "--backends", "0"], DEMO.format("--backends", "0 is not a number from 1 to 1000")),
+        (["demo", "--backends", "0"], DEMO.format("--backends", "0 is not a whole number from 1 to 1000")),
         (["demo", "--seconds", "-1"], DEMO.format("--seconds", "-1 is not a number above 0")),
-        (["demo", "--port", "99999"], DEMO.format("--port", "99999 is not a number from 0 to 65535")),
+        (["demo", "--port", "99999"], DEMO.format("--port", "99999 is not a whole number from 0 to 65535")),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_line_and_2(capsys: Output, arguments: list[str], says: str) -> None:

@@ -254,6 +254,10 @@ def test_a_plot_is_a_picture(capsys: Output, tmp_path: Path, arguments: list[str
 # What is refused
 
 
+def test_zeros_before_a_whole_number_do_not_cut_it_short() -> None:
+    assert options.whole(0, 65535)("0000000008080") == 8080
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -46,20 +46,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     pool.add_argument("-c", "--config", metavar="FILE", help="take the pool from a configuration")
     pool.add_argument("--pool", metavar="P", help="which of its pools, if there are several; with a log, which to read")
     pool.add_argument("--backends", type=_backends, metavar="N", help="how many, or a=1,b=2 by weight (default 10)")
-    pool.add_argument("--vnodes", type=_whole(1, 100_000), metavar="N", help="tokens per weight 1 (default 1024)")
+    pool.add_argument("--vnodes", type=whole(1, 100_000), metavar="N", help="tokens per weight 1 (default 1024)")
     pool.add_argument("--factor", type=_factor, metavar="F", help="the bound's factor, or off (default 1.25)")
     pool.add_argument("--min-gap", type=_gap, metavar="N", help="seats above the share always allowed (default auto)")
     pool.add_argument("--hot-keys", choices=("spread", "spill", "off"), help="what is done about them (default spread)")
 
     traffic = parser.add_argument_group("the traffic")
-    traffic.add_argument("--keys", type=_whole(1, 10_000_000), metavar="N", help="how many users (default 2000)")
+    traffic.add_argument("--keys", type=whole(1, 10_000_000), metavar="N", help="how many users (default 2000)")
     traffic.add_argument("--zipf", type=_number(0, 10), metavar="S", help="the k-th asks like k to the -S (default 0)")
     traffic.add_argument(
         "--hot", type=_share, metavar="SHARE", help="one more user's part of the traffic, such as 20%%"
     )
     traffic.add_argument("--hot-from", type=_duration, metavar="T", help="when that begins (default at once)")
     traffic.add_argument("--hot-until", type=_duration, metavar="T", help="when that ends (default never)")
-    traffic.add_argument("--clients", type=_whole(1, 1_000_000), metavar="N", help="in a closed loop (default 200)")
+    traffic.add_argument("--clients", type=whole(1, 1_000_000), metavar="N", help="in a closed loop (default 200)")
     traffic.add_argument("--rate", type=_number(0.001, 1e7), metavar="R", help="instead: requests a second, no loop")
     traffic.add_argument("--service", type=_duration, metavar="T", help="how long an answer takes (default 200ms)")
     traffic.add_argument("--spread", type=_share, metavar="SHARE", help="give or take this part of it (default 10%%)")
@@ -69,9 +69,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("the run")
     run.add_argument("--seconds", type=_number(0.1, 1e6), metavar="N", help="of simulated time (default 20)")
     run.add_argument("--warm-up", type=_number(0, 1e6), metavar="N", help="seconds of it that do not count (default 3)")
-    run.add_argument("--workers", type=_whole(1, 64), metavar="N", help="processes of the proxy (default 1)")
-    run.add_argument("--seed", type=_whole(0, 10**9), metavar="N", help="other chances, other users (default 1)")
-    run.add_argument("--trials", type=_whole(1, 10_000), metavar="N", help="in presets: how often, with other users")
+    run.add_argument("--workers", type=whole(1, 64), metavar="N", help="processes of the proxy (default 1)")
+    run.add_argument("--seed", type=whole(0, 10**9), metavar="N", help="other chances, other users (default 1)")
+    run.add_argument("--trials", type=whole(1, 10_000), metavar="N", help="in presets: how often, with other users")
     run.add_argument("--algorithms", type=_names, metavar="LIST", help="all, or some: " + ", ".join(_ALGORITHMS))
 
     change = parser.add_argument_group("a change, and what it moves")
@@ -88,13 +88,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 _ALGORITHMS: Final = (
     "lbproxy", "bounded", "random-jump", "ring", "one-point", "rendezvous", "maglev", "jump", "partitions", "mod",
 )  # fmt: skip
+_MOST_DIGITS: Final = 18
 _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """What reads a whole number within these bounds."""
+
     def read(text: str) -> int:
-        if text.isascii() and text.isdigit() and least <= int(text[:12]) <= most:
-            return int(text[:12])
+        if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and least <= int(text) <= most:
+            return int(text)
         raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} to {most}")
 
     return read
@@ -161,7 +164,7 @@ def _member(default: float | None) -> Callable[[str], tuple[str, float]]:
 
 def _backends(text: str) -> tuple[tuple[str, float], ...]:
     if text.isascii() and text.isdigit():
-        count = _whole(1, 10_000)(text)
+        count = whole(1, 10_000)(text)
         return tuple((f"b{number}", 1.0) for number in range(1, count + 1))
     members = tuple(_member(1.0)(part.strip()) for part in text.split(","))
     if len(dict(members)) < len(members):
