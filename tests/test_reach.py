@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lbproxy import cli
+from lbproxy.control import reach
 from lbproxy.control.reach import Admin, named
 from lbproxy.exits import UNREACHABLE, USAGE, Stop
 
@@ -91,6 +92,20 @@ def test_whoever_else_answers_is_not_taken_for_an_instance(capsys: Output, answe
     for words in COMMANDS:
         assert cli.main([*words, "--admin", address]) == UNREACHABLE, words
         assert capsys.readouterr() == ("", f"lbproxy: what answers at {address} is no admin API of lbproxy\n")
+
+
+@pytest.mark.parametrize(("words", "what"), [(["status"], ""), (["reload"], "; what was asked for may still be done")])
+def test_an_instance_that_is_slow_to_answer_is_not_said_to_be_out_of_reach(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, words: list[str], what: str
+) -> None:
+    monkeypatch.setattr(reach, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(reach, "WORK_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert cli.main([*words, "--admin", address]) == UNREACHABLE
+        seconds = "0.2" if what else "0.1"
+        told = f"lbproxy: the instance at {address} has not answered within {seconds} s{what}\n"
+        assert capsys.readouterr() == ("", told)
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nServer: lbproxy\r\nContent-Length: 100\r\n\r\n{"])

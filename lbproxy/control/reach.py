@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lbproxy.core.spec import AdminSpec
 
 TIMEOUT_S: Final = 20.0
+WORK_TIMEOUT_S: Final = 60.0  # for what is more than a question: a reload may have millions of tokens to place
 DEFAULT_PORT: Final = 9901
 SERVER: Final = "lbproxy"  # as every answer of the admin API says
 DEFAULT_ADMIN: Final = f"127.0.0.1:{DEFAULT_PORT}"
@@ -71,10 +72,11 @@ class Admin:
 
     def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> Any:
         """One request; the document of the answer, or its text. Raises Stop."""
+        timeout_s = TIMEOUT_S if method == "GET" else WORK_TIMEOUT_S
         connection = (
-            _UnixConnection(self.path, TIMEOUT_S)
+            _UnixConnection(self.path, timeout_s)
             if self.path
-            else http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+            else http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
         )
         headers = {"Accept": "application/json"}
         if body is not None:
@@ -88,6 +90,10 @@ class Admin:
                 raise self._is_another()
             content = answer.read()
         except OSError as error:
+            if isinstance(error, TimeoutError) and connection.sock is not None:  # it is there
+                more = "" if method == "GET" else "; what was asked for may still be done"
+                why = f"lbproxy: the instance at {self} has not answered within {timeout_s:g} s{more}"
+                raise Stop(UNREACHABLE, why) from None
             raise self._unreachable(error.strerror or str(error)) from None
         except http.client.BadStatusLine:  # it speaks no HTTP
             raise self._is_another() from None
