@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +18,10 @@ from lbproxy.core import ledger
 from lbproxy.core.exchange import Finished
 from lbproxy.core.hashing import hash_key
 from lbproxy.observe.lines import CombinedLines, JsonLines
-from lbproxy.simulate.record import Recording, Unusable, read
+from lbproxy.simulate.record import LONGEST_LINE, Recording, Unusable, lines_of, read
 from lbproxy.simulate.traffic import NO_KEY, Arrival
 from tests.exchanges import ended
+from tests.tools import PACKAGE_HOME
 
 BEGAN_NS = 1_796_040_000_000_000_000
 Output = pytest.CaptureFixture[str]
@@ -197,3 +201,52 @@ def test_a_log_that_cannot_be_used_is_one_line(
 def test_upgraded_connections_alone_are_no_traffic() -> None:
     with pytest.raises(Unusable, match="only upgraded connections"):
         read(log(request(0, 10, b"a", upgraded=True)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pool": ["api"]},
+        {"pool": 5},
+        {"backend": {"b1": 1}},
+        {"backend": 5},
+        {"duration_us": "5"},
+        {"duration_us": float("inf")},
+        {"duration_us": float("nan")},
+        {"duration_us": 10**400},
+        {"duration_us": 1e18},
+        {"time": "9999-99-99"},
+        {"time": 5},
+    ],
+)
+def test_lines_that_only_look_like_those_of_a_log_are_left_out(change: dict[str, Any]) -> None:
+    [good] = log(request(0, 0.05, b"ann", backend_name="b1"))
+    bad = json.dumps(json.loads(good) | change)
+    recording = read([good, bad, good])
+    assert (len(recording.traffic.recorded), recording.skipped, recording.backends) == (2, 1, ("b1",))
+
+
+def test_what_stands_for_users_may_be_anything() -> None:
+    [good] = log(request(0, 0.05, None), with_key=False)
+    fields = json.loads(good)
+    lines = [json.dumps(fields | {"client": client}) for client in ([1], {"a": 1}, None, "10.0.0.1", "10.0.0.2")]
+    recording = read(lines)
+    assert (recording.key_field, len(recording.traffic.keys), recording.skipped) == ("client", 2, 0)
+
+
+def test_what_is_no_log_is_read_in_little_memory_and_called_none(tmp_path: Path, capsys: Output) -> None:
+    path = tmp_path / "deep.log"
+    for content in ("[" * 200_000, "x" * (3 << 20), "\0" * (3 << 20)):
+        path.write_text(content)
+        assert cli.main(["simulate", "--from-log", str(path)]) == 1
+        assert capsys.readouterr().err == f"lbproxy simulate: {path}: there is no line of a JSON access log in it\n"
+    lines = list(lines_of(io.StringIO("a" * (LONGEST_LINE + 5) + "\nb\n")))
+    assert [len(line) for line in lines] == [LONGEST_LINE, 6, 2]
+
+
+def test_stdin_may_hold_what_is_no_text() -> None:
+    command = [sys.executable, "-m", "lbproxy", "simulate", "--from-log", "-"]
+    environ = {**os.environ, "PYTHONPATH": PACKAGE_HOME}
+    done = subprocess.run(command, input=b"\xff\xfe\n\x80", capture_output=True, env=environ, timeout=60)
+    says = b"lbproxy simulate: the log: there is no line of a JSON access log in it\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", says)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from argparse import Namespace
@@ -19,7 +20,7 @@ from lbproxy.simulate.options import given
 from lbproxy.simulate.placements import Members, placements
 from lbproxy.simulate.plot import svg
 from lbproxy.simulate.progress import Begin, Progress
-from lbproxy.simulate.record import Recording, Unusable, read
+from lbproxy.simulate.record import Recording, Unusable, lines_of, read
 from lbproxy.simulate.report import Report
 from lbproxy.simulate.scenes import LBPROXY, Scene
 from lbproxy.simulate.traffic import Habits, Load, imagined
@@ -158,9 +159,11 @@ def _recording(said: dict[str, Any]) -> Recording:
     name, pool, speed = said["from_log"], said.get("pool"), said.get("speed", 1.0)
     try:
         if name == "-":
-            return read(sys.stdin, pool, speed)
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(encoding="utf-8", errors="replace")  # as a file is read
+            return read(lines_of(sys.stdin), pool, speed)
         with open(name, encoding="utf-8", errors="replace") as file:
-            return read(file, pool, speed)
+            return read(lines_of(file), pool, speed)
     except Unusable as error:
         raise Unusable(f"{'the log' if name == '-' else name}: {error}") from None
 

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, TextIO
 
 from lbproxy.simulate.traffic import NO_KEY, Arrival, Traffic
+
+# A line of a year or more is a mistake.
+LONGEST_S: Final = 366 * 86400.0
+# A line has no more characters; what is longer is no line, and is not kept.
+LONGEST_LINE: Final = 1 << 20
+
+
+def lines_of(file: TextIO) -> Iterator[str]:
+    """The lines of a file that may be no log at all; of one that is too long come its parts."""
+    return iter(lambda: file.readline(LONGEST_LINE), "")
 
 
 class Unusable(Exception):
@@ -84,16 +94,25 @@ def _parsed(lines: Iterable[str]) -> tuple[list[_Line], int]:
     for text in lines:
         if not text.strip():
             continue
-        try:
-            fields = json.loads(text)
-            ended = datetime.fromisoformat(fields["time"]).timestamp()
-            entry = _Line(ended, max(0.0, fields["duration_us"] / 1e6), fields["pool"], fields["backend"], fields)
-        except (ValueError, KeyError, TypeError):
+        entry = _read_line(text)
+        if entry is None:
             skipped += 1
-        else:
-            if entry.pool:  # else it was refused before anybody looked at whose it was
-                entries.append(entry)
+        elif entry.pool:  # else it was refused before anybody looked at whose it was
+            entries.append(entry)
     return entries, skipped
+
+
+def _read_line(text: str) -> _Line | None:
+    """The line; None for what is no line of an access log."""
+    try:
+        fields = json.loads(text)
+        ended_s = datetime.fromisoformat(fields["time"]).timestamp()
+        duration_s, pool, backend = fields["duration_us"] / 1e6, fields["pool"], fields["backend"]
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    if not (isinstance(pool, str) and isinstance(backend, str) and duration_s <= LONGEST_S):
+        return None
+    return _Line(ended_s, max(0.0, duration_s), pool, backend, fields)
 
 
 def _of_pool(entries: list[_Line], pool: str | None) -> tuple[list[_Line], str]:
@@ -111,5 +130,5 @@ def _of_pool(entries: list[_Line], pool: str | None) -> tuple[list[_Line], str]:
 def _key_field(entries: list[_Line]) -> str:
     if any("key" in entry.fields for entry in entries):
         return "key"
-    clients = {entry.fields.get("client") for entry in entries}
+    clients = {client for entry in entries if isinstance(client := entry.fields.get("client"), str)}
     return "client" if len(clients) > 1 else "request_id"
