@@ -339,6 +339,21 @@ def test_two_hundred_backends(browser: Browser) -> None:
         assert not (wrong := overflowing(browser)), "\n".join(wrong)
 
 
+def test_of_many_backends_those_that_are_out_are_always_shown(browser: Browser) -> None:
+    with Site(World(equal_pool(200))) as served:
+        served.pass_time(3, 3000)
+        visit(browser, served)
+        browser.click("th[data-sort=name] button")
+        shown = (
+            "[...document.querySelectorAll('.backends tbody tr')]"
+            ".filter(e => e.offsetHeight).map(e => e.dataset.backend).join()"
+        )
+        first = [f"b{number}" for number in range(1, 13)]
+        assert browser.run(f"return {shown}").split(",") == first
+        served.do(lambda: served.world.set_state("api", "b150", "down"))
+        browser.wait_for(f"{shown} == arguments[0]", ",".join([*first[:11], "b150"]))
+
+
 # Without scripts
 
 

@@ -68,7 +68,9 @@ export class Table {
     const rows = this.rows();
     const words = this.filter.value.trim().toLowerCase();
     const fitting = rows.filter((row) => row.dataset.backend.toLowerCase().includes(words));
-    const shown = new Set(this.all ? fitting : fitting.slice(0, FEW));
+    // Whoever is out is among the few, wherever the order has put it.
+    const first = [...fitting].sort((a, b) => b.matches(".out") - a.matches(".out"));
+    const shown = new Set(this.all ? fitting : first.slice(0, FEW));
     for (const row of rows) row.toggleAttribute("data-ui-hidden", !shown.has(row));
     this.filter.hidden = rows.length <= FEW;
     this.more.parentNode.hidden = fitting.length <= FEW;
