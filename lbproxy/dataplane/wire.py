@@ -177,7 +177,8 @@ def with_plain_spaces(head: bytes) -> bytes:
 def as_known_version(head: bytes) -> bytes:
     """A head of HTTP/1.2 to 1.9 as one of HTTP/1.1, the highest minor version known (RFC 9110 2.5, 6.2)."""
     end = head.find(b"\r\n")
-    if head[end - 9 : end - 1] == b" HTTP/1." and head[end - 1] in b"23456789":
+    # (Compiled, a slice that ends before it begins is an error.)
+    if end > 9 and head[end - 9 : end - 1] == b" HTTP/1." and head[end - 1] in b"23456789":
         return head[: end - 1] + b"1" + head[end:]
     return head
 
@@ -280,7 +281,7 @@ class EarlyCheck:
             end = head.find(b"\n")
             if end < 0:
                 return None
-            if head[end - 1 : end] != b"\r":
+            if not head.startswith(b"\r", end - 1):
                 return BadMessage(400, "bad_request", "a line that does not end with CR LF")
             line = head[: end - 1]
             version = line.rfind(b" HTTP/")

@@ -404,6 +404,23 @@ async def test_what_is_refused_is_answered_and_reaches_no_backend(octets: bytes,
         assert proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) <= 1
 
 
+@pytest.mark.parametrize("length", range(1, 16))
+@pytest.mark.parametrize("size", [1, 1000])
+async def test_short_request_lines_are_refused_like_any_other(length: int, size: int) -> None:
+    """Compiled code slices octets in its own way, and what is short is where that shows."""
+    async with running(pool_of(1)) as proxy:
+        reader, writer = await proxy.connect()
+        await proxy.settled(lambda: proxy.plane.open_connections() == 1)
+        (client,) = proxy.plane._listeners["l"].connections
+        octets = b"GET / HTTP/1.1."[:length] + b"\r\nHost: a\r\n\r\n"
+        for start in range(0, len(octets), size):
+            client.data_received(octets[start : start + size])
+        assert (await asyncio.wait_for(read_head(reader), PATIENCE_S)).startswith(
+            b"HTTP/1.1 502" if length == 14 else (b"HTTP/1.1 400", b"HTTP/1.1 505")
+        )
+        writer.close()
+
+
 @pytest.mark.parametrize(("lines", "status"), [(4, b"200"), (5, b"400")])
 @pytest.mark.parametrize("size", [1, 2, 3])
 async def test_empty_lines_before_a_request_are_counted_however_they_come(lines: int, status: bytes, size: int) -> None:
