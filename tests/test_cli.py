@@ -483,3 +483,14 @@ def test_check_loads_nothing_that_carries_traffic() -> None:
 def test_closed_standard_streams_are_no_trouble(closed: str) -> None:
     command = f"exec {shlex.quote(sys.executable)} -m lbproxy version {closed}"
     assert subprocess.run(["sh", "-c", command], timeout=30).returncode == 0
+
+
+def test_a_closed_stdin_is_an_empty_one() -> None:
+    for words, says in (
+        ("simulate --from-log -", b"lbproxy simulate: the log: there is no line of a JSON access log in it\n"),
+        ("check -", b"/dev/stdin: is empty\n"),
+    ):
+        command = f"exec {shlex.quote(sys.executable)} -m lbproxy {words} <&-"
+        environ = {**os.environ, "PYTHONPATH": PACKAGE_HOME}
+        done = subprocess.run(["sh", "-c", command], capture_output=True, env=environ, timeout=30)
+        assert (done.returncode, done.stdout, done.stderr) == (1, b"", says)

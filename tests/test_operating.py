@@ -505,6 +505,7 @@ async def test_wrong_words_are_told_apart(tmp_path: Path, backends: Backends) ->
             (("weight", "b1", "much"), 2, "is not a number, or `file`"),
             (("weight", "b1", "-1"), 2, ""),
             (("weight", "b1", "2", "--for", "10"), 2, "has no unit"),
+            (("drain", "b1", "--wait", "10"), 2, "has no unit"),
             (("weight", "b1", "2e9"), 1, "weight must be a number from 0"),
             (("status", "--pool", "web"), 1, "there is no pool web"),
             (("status", "--admin", "nonsense:port"), 2, "is no admin address"),
@@ -515,6 +516,7 @@ async def test_wrong_words_are_told_apart(tmp_path: Path, backends: Backends) ->
             found, _, err = await cli(proxy, *words)
             assert (found, part in err) == (code, True), (words, err)
         assert (await ask(proxy, "/v1/info"))["generation"] == 1
+        assert (await backend(proxy, "b1"))["overrides"] == []
 
 
 @pytest.fixture

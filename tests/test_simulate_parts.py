@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
+import pty
+import struct
+import termios
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -216,6 +221,22 @@ class TestProgress:
         assert " 50%, about 20 s to go" in sink.getvalue()
         bar.end()
         assert sink.getvalue().endswith("\r\x1b[K")
+
+    @pytest.mark.parametrize(
+        ("columns", "shown"),
+        [(20, "[########.........."), (1, ""), (0, "[########......................]  25%, about 30 s to go ")],
+    )
+    def test_it_keeps_to_one_line_of_a_narrow_terminal(self, columns: int, shown: str) -> None:
+        terminal, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        with open(end, "w") as sink:
+            now = [0.0]
+            bar = Progress(sink, 2, lambda: now[0])
+            now[0] = 10.0
+            bar.tell(0.5)
+            found = os.read(terminal, 1000).decode()
+        os.close(terminal)
+        assert found == f"\r{shown}\x1b[K"
 
     def test_nowhere_but_on_a_terminal(self) -> None:
         sink = io.StringIO()

@@ -134,11 +134,12 @@ def compared(arguments: Namespace, file: File) -> Document:
 
 
 def _drain(arguments: Namespace, admin: Admin) -> int:
+    wait_s = None if arguments.wait is None else _seconds(arguments.wait)
     asked = {"state": "drain", "ttl": arguments.ttl, "reason": arguments.reason, "force": arguments.force}
     path, done = _decide(arguments, admin, asked)
-    if arguments.wait is None:
+    if wait_s is None:
         return _show(arguments, done)
-    end = time.monotonic() + _seconds(arguments.wait)
+    end = time.monotonic() + wait_s
     while not done["empty"] and time.monotonic() < end:
         time.sleep(WAIT_S)
         done = admin.ask("GET", path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Final, TextIO, final
@@ -10,6 +11,7 @@ from typing import Final, TextIO, final
 Begin = Callable[[], Callable[[float], None]]
 
 _WIDTH: Final = 30
+_USUAL_COLUMNS: Final = 80
 _QUIET_S: Final = 0.5
 _PAUSE_S: Final = 0.1
 
@@ -41,8 +43,16 @@ class Progress:
         share = min(1.0, (self._done + part) / self._parts)
         bar = ("#" * round(share * _WIDTH)).ljust(_WIDTH, ".")
         left = (now - self._began) * (1 / share - 1) if share else 0.0
-        self._sink.write(f"\r[{bar}] {share:4.0%}, about {left:.0f} s to go \x1b[K")
+        # In the last column a terminal begins another line, which nobody would take away.
+        line = f"[{bar}] {share:4.0%}, about {left:.0f} s to go "[: self._columns() - 1]
+        self._sink.write(f"\r{line}\x1b[K")
         self._sink.flush()
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._sink.fileno()).columns or _USUAL_COLUMNS
+        except (OSError, ValueError):
+            return _USUAL_COLUMNS
 
     def end(self) -> None:
         """Take the bar away."""
