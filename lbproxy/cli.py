@@ -71,6 +71,8 @@ def _run(argv: Sequence[str]) -> int:
     parser, commands = make_parser()
     word = next((word for word in argv if not word.startswith("-")), None)
     if word is not None and word not in commands:
+        if argv[0].startswith("-") and not commands.isdisjoint(argv):
+            raise Stop(USAGE, f"lbproxy: name the command before {argv[0]} (see lbproxy --help)")
         close = difflib.get_close_matches(word, commands, n=1)
         hint = f", did you mean {close[0]}?" if close else " (see lbproxy --help)"
         raise Stop(USAGE, f"lbproxy: there is no command {word}{hint}")

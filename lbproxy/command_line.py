@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import KeysView
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from lbproxy import __version__
@@ -51,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
         (sys.stderr if file is None else file).write(message)
 
 
-def make_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
+def make_parser() -> tuple[argparse.ArgumentParser, KeysView[str]]:
     """The parser and the names of the commands. What it parses says by `command` which code is meant: the command's own
     name, or "client" for all that ask a running instance."""
     parser = _Parser(
@@ -160,7 +160,7 @@ def make_parser() -> tuple[argparse.ArgumentParser, Collection[str]]:
     )
     _json_option(version)
     version.set_defaults(command="version")
-    return parser, commands.choices
+    return parser, commands.choices.keys()
 
 
 def _config_option(parser: argparse.ArgumentParser) -> None:

@@ -290,6 +290,7 @@ DEMO = "lbproxy demo: argument {}: {} (see lbproxy demo --help)"
         (["chek"], "lbproxy: there is no command chek, did you mean check?"),
         (["xyzzy"], "lbproxy: there is no command xyzzy (see lbproxy --help)"),
         (["check", "a", "-c", "b"], "lbproxy check: name the file once, as FILE or with -c"),
+        (["-c", SMALL, "check"], "lbproxy: name the command before -c (see lbproxy --help)"),
         (["check", "--jsn"], "lbproxy: unrecognized arguments: --jsn (see lbproxy --help)"),
         (["explain"], "lbproxy explain: the following arguments are required: KEY (see lbproxy explain --help)"),
         (["explain", "", "-c", SMALL], "lbproxy explain: the key is empty, and an empty key counts as a missing one"),

@@ -150,6 +150,18 @@ def test_an_address_without_brackets_is_shown_with_them(capsys: Output) -> None:
     assert capsys.readouterr().err == 'lbproxy: "::1" is no admin address, did you mean [::1]?\n'
 
 
+def test_a_port_that_the_system_chooses_is_asked_for_and_not_asked(capsys: Output, tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text(CONFIG + "admin: {listen: 127.0.0.1:0}\n")
+    assert cli.main(["status", "-c", str(path)]) == UNREACHABLE
+    says = f"lbproxy: {path} leaves the port of admin.listen to the system; name it with --admin\n"
+    assert capsys.readouterr() == ("", says)
+    path.write_text(CONFIG + f"admin: {{listen: 127.0.0.1:0, socket: {tmp_path}/none}}\n")
+    assert cli.main(["status", "-c", str(path)]) == UNREACHABLE
+    says = f"lbproxy: cannot reach the instance at unix:{tmp_path}/none: No such file or directory\n"
+    assert capsys.readouterr() == ("", says)
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [

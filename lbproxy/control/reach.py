@@ -133,17 +133,20 @@ def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
         if arguments.client == "healthcheck":
             return named(DEFAULT_ADMIN, arguments.token_file)
         raise _faulty(text, path, f"{path} cannot be read as far as `admin`")
-    if spec.socket and (os.access(spec.socket, os.W_OK) or spec.listen is None):
+    listen = spec.listen if spec.listen is not None and spec.listen.port else None  # port 0 is one that nobody knows
+    if spec.socket and (os.access(spec.socket, os.W_OK) or listen is None):
         return Admin(path=spec.socket)
-    if spec.listen is None:
+    if spec.listen is not None and listen is None:
+        raise Stop(UNREACHABLE, f"lbproxy: {path} leaves the port of admin.listen to the system; name it with --admin")
+    if listen is None:
         raise Stop(UNREACHABLE, f"lbproxy: {path} has no admin API; name one with --admin")
-    host = spec.listen.host
+    host = listen.host
     token, lack = _token(arguments.token_file or spec.token_file)
     if spec.socket and not token:
         lack = f"the socket {spec.socket} {'may not be used by you' if os.path.exists(spec.socket) else 'is not there'}"
     return Admin(
         host={"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host),
-        port=spec.listen.port,
+        port=listen.port,
         token=token,
         lack=lack,
     )
