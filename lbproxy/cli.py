@@ -86,9 +86,8 @@ def _run(argv: Sequence[str]) -> int:
     try:
         return _COMMANDS[arguments.command](arguments)
     except Exception as error:
-        from lbproxy.control.problems import ConfigError
-
-        if not isinstance(error, ConfigError):
+        problems = sys.modules.get("lbproxy.control.problems")  # whoever raises a ConfigError has loaded it
+        if problems is None or not isinstance(error, problems.ConfigError):
             raise
         return _tell_faults(arguments, error)
 
