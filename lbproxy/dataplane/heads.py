@@ -298,4 +298,5 @@ def _forwarding_lines(downstream: Downstream, shape: RequestShape, values: Value
             peer = chain + b", " + peer
         proto = shape.joined(b"x-forwarded-proto", values) or proto
         host = shape.joined(b"x-forwarded-host", values) or host
-    return b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n" % (peer, proto, host)
+    lines = b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n" % (peer, proto)
+    return lines + b"X-Forwarded-Host: %b\r\n" % host if host else lines

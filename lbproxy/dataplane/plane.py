@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core.account import Backend
@@ -184,25 +184,31 @@ class Trust:
     def _find(self, peer: str) -> bool:
         if not peer:
             return True
-        try:
-            address = ip_address(peer)
-        except ValueError:
-            return False
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        return any(mapped in network for network in self._networks)
+        address = _address(peer)
+        return address is not None and any(address in network for network in self._networks)
 
     def client_of(self, forwarded_for: bytes, peer: str) -> str:
-        """The client's address: the last one in X-Forwarded-For that is not itself a trusted proxy."""
+        """The client's address, as it is usually written: the last one in X-Forwarded-For that is not itself a trusted
+        proxy. Proxies spell one address in several ways, and a client must not be another one behind each."""
         client = peer
         for part in reversed(forwarded_for.split(b",")):
             text = _without_port(part.strip(b" \t").decode("latin-1"))
             if len(text) > _LONGEST_ADDRESS:
                 return client
-            try:
-                ip_address(text)
-            except ValueError:
+            address = _address(text)
+            if address is None:
                 return client
-            client = text
-            if not self.trusts(text):
+            client = str(address)
+            if not self.trusts(client):
                 return client
         return client
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """The address that a text is, and that of IPv4 where it is one of IPv6 only to hold such a one (RFC 4291 2.5.5.2);
+    None: it is no address."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address

@@ -112,6 +112,8 @@ async def test_http_1_0_client_gets_no_chunks_and_keep_alive_only_when_asked() -
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
     async with backend(answering(chunked, answer(b"second"))) as b0, running(pool_of(b0.port)) as proxy:
         status, head, body = parts(await proxy.ask(b"GET / HTTP/1.0\r\n\r\n"))
+        assert b"X-Forwarded-For: 127.0.0.1" in b0.octets
+        assert b"X-Forwarded-Host" not in b0.octets  # of none it has nothing to say
         assert (status, body) == (200, b"hello")
         assert b"chunked" not in head
         assert b"Connection: close" in head

@@ -27,6 +27,13 @@ def test_a_port_behind_an_address_is_no_part_of_it() -> None:
         assert trust.client_of(nonsense, "10.0.0.1") in ("10.0.0.1", "10.0.0.9")
 
 
+def test_an_address_is_one_client_however_it_is_spelled() -> None:
+    trust = trust_in("10.0.0.0/8")
+    for spelled in (b"2001:DB8:0:0::1", b"2001:db8::0001", b"[2001:db8::1]"):
+        assert trust.client_of(spelled, "10.0.0.1") == "2001:db8::1"
+    assert trust.client_of(b"::ffff:1.2.3.4, ::FFFF:10.0.0.2", "10.0.0.1") == "1.2.3.4"
+
+
 def test_an_address_with_an_endless_zone_is_none() -> None:
     """It would be kept, logged and taken for a key."""
     trust = trust_in("0.0.0.0/0", "::/0")
