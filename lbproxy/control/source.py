@@ -95,7 +95,7 @@ def _shown(name: str, value: Any) -> Any:
 
 @final
 class Watcher:
-    """Calls `changed` when the file behind a source is another than the one that was read last."""
+    """Calls `changed` when the file behind a source is another than the one that was read last, or is gone."""
 
     def __init__(self, source: Source, every_s: Callable[[], float], changed: Callable[[], Awaitable[object]]) -> None:
         """`every_s()` says how often to look; 0 is never."""
@@ -112,5 +112,5 @@ class Watcher:
             if not every_s:
                 continue
             before, seen = seen, await asyncio.to_thread(identity, self._source.path)
-            if seen is not None and seen == before and seen != self._source.identity:
+            if seen == before and seen != self._source.identity:
                 await self._changed()
