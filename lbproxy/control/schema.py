@@ -524,8 +524,8 @@ class Reload(Section):
     watch: Span = Field(
         default=1.0,
         description="How often the file is looked at. A change is taken up once two looks in a row have found the same "
-        "file; a bad one changes nothing, and neither does one that is gone, but both are a reload that failed. `0`: it "
-        "is not watched.",
+        "file; a bad one changes nothing, and neither does one that is gone, but both are a reload that failed. `0`: "
+        "it is not watched.",
     )
 
 
