@@ -83,13 +83,13 @@ class Instance(Views):
         self._orders = StandingOrders(self.supervisor, self.rings, self.journal)
         self.being.install(prepared)
         self.rings.keep(self.being.pools)
-        self.supervisor.on_failing = self.being.observe_streak
+        self.supervisor.on_failing = self.being.note_streak
         self.supervisor.on_spans = self._tracing.take
         self.supervisor.on_names = self.names.take
         hot_watch = HotWatch(self.journal)
         self.supervisor.on_sweep = lambda: hot_watch.look(self.supervisor.snapshot.pools)
         self.reloader = Reloader(config, source.load, self._apply, self.journal)
-        self._prober = Prober(self.being.observe_probe, self.being.is_flipping)
+        self._prober = Prober(self.being.note_probe, self.being.is_flipping)
         self._watcher = Watcher(source, lambda: self.supervisor.config.watch, self._on_file_changed)
         self._watching: asyncio.Task[None] | None = None
 

@@ -773,8 +773,8 @@ def test_overrides_stand_wherever_the_weight_does() -> None:
         "bob",
     )
     stood.being.decide(back=[("api", "b2", "drain")])
-    stood.being.observe_streak("api", "b1", "reset")
-    stood.being.observe_streak("api", "b2", "reset")
+    stood.being.note_streak("api", "b1", "reset")
+    stood.being.note_streak("api", "b2", "reset")
     first, second, _ = stood.pool()["backends"]
     assert (second["state"], second["ejections"]) == ("up", {"count": 0, "spared": 1})
     assert (first["state"], first["state_until"]) == ("ejected", "2026-11-30T12:00:10.000Z")

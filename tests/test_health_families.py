@@ -66,7 +66,7 @@ class Stood:
 
     def probe(self, backend: str, *results: str) -> None:
         for result in results:
-            self.being.observe_probe("api", backend, result)
+            self.being.note_probe("api", backend, result)
 
     def told(self, name: str) -> dict[str, float]:
         """The samples of one family that are not 0, by all their labels but the pool, joined."""
@@ -108,8 +108,8 @@ def test_ejections() -> None:
     stood.probe("b1", "ok")
     stood.probe("b2", "ok")
     assert stood.told("ejections_active") == {}
-    stood.being.observe_streak("api", "b1", "reset")
-    stood.being.observe_streak("api", "b2", "reset")
+    stood.being.note_streak("api", "b1", "reset")
+    stood.being.note_streak("api", "b2", "reset")
     assert stood.told("ejections_active") == {"b1": 1}
     assert stood.told("backend_state") == {"b1 ejected": 1, "b2 up": 1}
     assert stood.told("ejections_total") == {"b1 consecutive_errors": 1}

@@ -55,6 +55,6 @@ def test_every_word_has_a_name_that_says_where_it_stands(words: tuple[str, ...],
 def test_a_duration_lands_in_the_first_bucket_that_holds_it() -> None:
     cells = [0] * (len(ledger.DURATION_BOUNDS) + 2)
     for microseconds in (0, 500, 501, 30_000_001):
-        ledger.observe_duration(cells, 0, microseconds)
+        ledger.count_duration(cells, 0, microseconds)
     assert cells[:2] == [2, 1]
     assert cells[-2:] == [1, 500 + 501 + 30_000_001]

@@ -77,7 +77,7 @@ class Clocked:
 
     def probe(self, backend: str, *results: str) -> None:
         for result in results:
-            self.being.observe_probe("api", backend, result)
+            self.being.note_probe("api", backend, result)
 
     def all_up(self) -> None:
         for backend in ("b1", "b2", "b3"):
@@ -122,10 +122,10 @@ def test_a_state_is_told_once_it_changes_and_only_for_its_pool() -> None:
 
 def test_results_for_what_is_gone_say_nothing() -> None:
     clocked = Clocked()
-    clocked.being.observe_probe("api", "b9", "ok")
-    clocked.being.observe_probe("gone", "b1", "ok")
-    clocked.being.observe_streak("api", "b9", "reset")
-    clocked.being.observe_streak("gone", "b1", "reset")
+    clocked.being.note_probe("api", "b9", "ok")
+    clocked.being.note_probe("gone", "b1", "ok")
+    clocked.being.note_streak("api", "b9", "reset")
+    clocked.being.note_streak("gone", "b1", "reset")
     assert not clocked.being.is_flipping("gone", "b1")
     assert clocked.told == []
 
@@ -142,9 +142,9 @@ def test_who_is_flipping() -> None:
 def test_a_workers_word_ejects_and_what_is_spared_is_counted() -> None:
     clocked = Clocked(changed(CONFIG, ejection=Ejection(base=10.0, max_share=0.4)))
     clocked.all_up()
-    clocked.being.observe_streak("api", "b1", "connect_refused")
-    clocked.being.observe_streak("api", "b1", "connect_refused")
-    clocked.being.observe_streak("api", "b2", "reset")
+    clocked.being.note_streak("api", "b1", "connect_refused")
+    clocked.being.note_streak("api", "b1", "connect_refused")
+    clocked.being.note_streak("api", "b2", "reset")
     assert clocked.told == [{"api": {"b1": OUT, "b2": SERVING, "b3": SERVING}}]
     assert clocked.being.tallies["api", "b1"].ejections == {"consecutive_errors": 1}
     assert clocked.being.tallies["api", "b2"].spared == 1
@@ -282,11 +282,11 @@ async def test_time_alone_ends_what_is_due(for_s: float | None) -> None:
     being.install(being.prepare(config))
     being.start()
     for backend in ("b1", "b2", "b3"):
-        being.observe_probe("api", backend, "ok")
+        being.note_probe("api", backend, "ok")
     if for_s is not None:
         being.decide([Override("api", "b1", "drain", 0.0, 1.0, "ann", time.time(), time.time() + for_s)])
     else:
-        being.observe_streak("api", "b1", "reset")
+        being.note_streak("api", "b1", "reset")
     assert told[-1]["api"]["b1"] != SERVING
     async with asyncio.timeout(5):
         while being.mandate().weights or len(reweighed) < 9:  # noqa: ASYNC110  # time has no event

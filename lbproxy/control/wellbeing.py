@@ -146,7 +146,7 @@ class Wellbeing:
 
     # The facts.
 
-    def observe_probe(self, pool: str, backend: str, result: str) -> None:
+    def note_probe(self, pool: str, backend: str, result: str) -> None:
         """A check has ended as one of `probes.RESULTS`."""
         state = self.pools.get(pool)
         if state is None or backend not in state.states:
@@ -164,7 +164,7 @@ class Wellbeing:
         health = state.health.backends.get(backend) if state is not None else None
         return health is not None and (health.streak > 0 or health.healthy is None)
 
-    def observe_streak(self, pool: str, backend: str, error: str) -> None:
+    def note_streak(self, pool: str, backend: str, error: str) -> None:
         """A worker has met as many failures in a row as the pool allows; the last one was `error`."""
         state = self.pools.get(pool)
         if state is None or backend not in state.states:

@@ -286,7 +286,7 @@ def row_width(kind: RowKind) -> int:
     return sum(column.width for column in TABLES[kind])
 
 
-def observe_duration(cells: Cells, start: int, microseconds: int) -> None:
+def count_duration(cells: Cells, start: int, microseconds: int) -> None:
     """Count one duration into the histogram whose first cell is `start`."""
     cells[start + bisect_left(DURATION_BOUNDS, microseconds)] += 1
     cells[start + DURATION_SUM] += microseconds

@@ -225,7 +225,7 @@ class Downstream:
     def pass_deadline(self) -> None:
         """The sweep found that the deadline has passed."""
         due = self.due & ~CUT_SHORT
-        if due in (DUE_SEND, DUE_KEEP_ALIVE, DUE_LINGER) and self._is_taking():
+        if due in (DUE_SEND, DUE_KEEP_ALIVE, DUE_LINGER) and self._note_taking():
             self.set_deadline(self.listener.spec.timeouts.body_idle, due)
             return
         if self.due & CUT_SHORT:
@@ -245,9 +245,9 @@ class Downstream:
         """Whether the client has not been sent everything yet."""
         return self.transport.get_write_buffer_size() > 0 or flow.unsent(self.transport) > 0
 
-    def _is_taking(self) -> bool:
-        """Whether the client still takes what it is sent, however slowly: more of the answer has reached it than when
-        we last looked, counting what the kernel holds; or we have not looked yet."""
+    def _note_taking(self) -> bool:
+        """Note how much of the answer has reached the client, counting what the kernel holds; whether that is more than
+        when we last looked, however little, or we have not looked yet."""
         waiting = self.transport.get_write_buffer_size() + flow.unsent(self.transport)
         before = self._taken
         self._taken = self.exchange.response_bytes - waiting

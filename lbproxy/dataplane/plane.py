@@ -125,7 +125,7 @@ class Plane:
             self.date_second = second
             self.date_line = b"Date: " + formatdate(second, usegmt=True).encode() + b"\r\n"
 
-    def observe_failure(self, pool: Pool, backend: Backend, reason: str) -> None:
+    def note_failure(self, pool: Pool, backend: Backend, reason: str) -> None:
         """A live result that speaks against a backend. What is done about it is decided for all workers together."""
         backend.errors += 1
         limit = pool.spec.ejection.consecutive_errors

@@ -163,7 +163,7 @@ def try_elsewhere(exchange: Exchange, status: int) -> bool:
     instead."""
     pool, backend = exchange.attempting()
     if status >= 500:  # a lower one speaks against the request
-        exchange.plane.observe_failure(pool, backend, "status")
+        exchange.plane.note_failure(pool, backend, "status")
     if status not in pool.spec.retry.statuses:
         return False
     verdict = pool.retry.verdict(ANSWERED, exchange.method, exchange.attempts, exchange.is_repeatable, status)
@@ -227,7 +227,7 @@ def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> B
 def _blame(exchange: Exchange, pool: Pool, backend: Backend, error: int) -> None:
     """The backend failed, and not the client."""
     exchange.plane.cells[backend.row + BACKEND_ERRORS + error] += 1
-    exchange.plane.observe_failure(pool, backend, UPSTREAM_ERRORS[error])
+    exchange.plane.note_failure(pool, backend, UPSTREAM_ERRORS[error])
 
 
 def _count_refused(exchange: Exchange, pool: Pool, reason: int) -> None:

@@ -39,7 +39,7 @@ from lbproxy.core.ledger import (
     RETRY_FAILED,
     RETRY_SUCCEEDED,
     WORKER_REJECTED,
-    observe_duration,
+    count_duration,
 )
 from lbproxy.core.retry import IDEMPOTENT
 from lbproxy.dataplane import flow
@@ -260,7 +260,7 @@ class Exchange(Finished):
         self.sent = now
         pool = self.pool
         assert pool is not None
-        observe_duration(self.plane.cells, pool.row + POOL_CONNECT, self.connect_us)
+        count_duration(self.plane.cells, pool.row + POOL_CONNECT, self.connect_us)
         self._send(upstream)
 
     def _send(self, upstream: Upstream) -> None:

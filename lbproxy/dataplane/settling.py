@@ -26,7 +26,7 @@ from lbproxy.core.ledger import (
     SPILL_FULL,
     SPILL_HOT,
     SPILL_REASONS,
-    observe_duration,
+    count_duration,
 )
 
 if TYPE_CHECKING:
@@ -118,10 +118,10 @@ def _count(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, 
 def _observe(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, micros: int) -> None:
     """Put the durations into their histograms."""
     cells = exchange.plane.cells
-    observe_duration(cells, pool.row + POOL_DURATION, micros)
+    count_duration(cells, pool.row + POOL_DURATION, micros)
     if exchange.first_byte_us < 0 or backend is None:
         return
     if exchange.sent != exchange.started:
         micros = int((now - exchange.sent) * 1e6)
-    observe_duration(cells, backend.row + BACKEND_DURATION, micros)
-    observe_duration(cells, pool.row + POOL_FIRST_BYTE, exchange.first_byte_us)
+    count_duration(cells, backend.row + BACKEND_DURATION, micros)
+    count_duration(cells, pool.row + POOL_FIRST_BYTE, exchange.first_byte_us)
