@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from lbproxy.control.problems import ConfigError, Problem
     from lbproxy.core.spec import Config, PoolSpec
 
+_STDIN: Final = "/dev/stdin"  # the file that is named -
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -189,6 +191,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _ask_instance(arguments: argparse.Namespace) -> int:
+    if arguments.client == "diff":
+        _only_one_is_stdin("diff", arguments.config, arguments.file)
     from lbproxy.control.client import run
 
     return run(arguments, lambda: _known_config_path(arguments.config))
@@ -199,6 +203,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from lbproxy.simulate.record import Unusable
 
     pool, zone = None, ""
+    _only_one_is_stdin("simulate", arguments.config, getattr(arguments, "from_log", None))
     if arguments.config is not None:
         config = _load(arguments.config)
         pool, zone = _pool(config, arguments.pool, "simulate"), config.zone
@@ -288,8 +293,14 @@ def _config_path(given: str | None) -> str:
 def _known_config_path(given: str | None) -> str | None:
     """The configuration that is meant, or None when none is named and none is where it usually is."""
     if given is not None:
-        return "/dev/stdin" if given == "-" else given
+        return _STDIN if given == "-" else given
     return next((place for place in CONFIG_PLACES if os.path.exists(place)), None)
+
+
+def _only_one_is_stdin(command: str, *given: str | None) -> None:
+    """Raises Stop where two files are to be read from stdin, which gives everything to the first."""
+    if sum(name in ("-", _STDIN) for name in given) > 1:
+        raise Stop(USAGE, f"lbproxy {command}: stdin can be only one of the two files, name the other")
 
 
 def _load(given: str | None) -> Config:

@@ -423,6 +423,38 @@ def test_the_configuration_from_stdin() -> None:
     assert wrong.stderr.startswith(b"/dev/stdin:1:1: pools: missing\nlisten: x\n^\n")
 
 
+@pytest.mark.parametrize("options", [[], ["--offline"], ["--admin", "127.0.0.1:1"]])
+def test_a_configuration_that_can_be_read_once_is_read_once(tmp_path: Path, options: list[str]) -> None:
+    text = Path(SMALL).read_text()
+    socketless = text + "admin: {listen: '127.0.0.1:1'}\n"  # nobody is there
+    after = tmp_path / "after.yaml"
+    after.write_text(socketless.replace("weight: 2", "weight: 3"))
+    found = lbproxy("diff", "-c", "-", str(after), *options, input=socketless.encode())
+    assert (found.returncode, b"is empty" in found.stderr) == (0, False), found.stderr
+    assert found.stdout == lbproxy("diff", "--offline", "-c", "-", str(after), input=socketless.encode()).stdout
+    assert found.stdout == lbproxy("diff", "--offline", "-c", _written(tmp_path, socketless), str(after)).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["diff", "-", "-c", "-"],
+        ["diff", "--offline", "-", "-c", "/dev/stdin"],
+        ["simulate", "-c", "-", "--from-log", "-"],
+    ],
+)
+def test_stdin_is_one_file_and_not_two(words: list[str]) -> None:
+    found = lbproxy(*words, input=Path(SMALL).read_bytes())
+    assert (found.returncode, found.stdout) == (2, b"")
+    assert found.stderr.decode() == f"lbproxy {words[0]}: stdin can be only one of the two files, name the other\n"
+
+
+def _written(folder: Path, text: str) -> str:
+    path = folder / "before.yaml"
+    path.write_text(text)
+    return str(path)
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from lbproxy.control import status_text
-from lbproxy.control.reach import Admin, Document, Problem, find, named
+from lbproxy.control.reach import Admin, Document, Named, Problem, find, named
 from lbproxy.exits import BAD, OK, REFUSED, USAGE, Stop
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ WAIT_S: Final = 0.5
 def run(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
     """Carry out a command of `client_options`; returns the exit code. Raises Stop, and ConfigError for a file."""
     if arguments.client == "diff":
-        return _diff(arguments, config_path)
-    return _COMMANDS[arguments.client](arguments, find(arguments, config_path))
+        return _diff(arguments, Named(config_path))
+    return _COMMANDS[arguments.client](arguments, find(arguments, Named(config_path)))
 
 
 def _reload(arguments: Namespace, admin: Admin) -> int:
@@ -52,14 +52,14 @@ def _reload(arguments: Namespace, admin: Admin) -> int:
     return OK
 
 
-def _diff(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
+def _diff(arguments: Namespace, config: Named) -> int:
     name = "/dev/stdin" if arguments.file == "-" else arguments.file
     text = _checked(name) if name is not None else None
     document: Document | None = None
     if not arguments.offline:
         try:
             body = text.encode() if text is not None else None
-            document = find(arguments, config_path).ask("POST", "/v1/plan", body, "application/yaml")
+            document = find(arguments, config).ask("POST", "/v1/plan", body, "application/yaml")
         except Stop as stop:
             if isinstance(stop, Problem) and stop.status == 422:
                 raise _faults(stop, name) from None
@@ -67,7 +67,7 @@ def _diff(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
                 raise
             print(f"{stop}; comparing the files alone", file=sys.stderr)
     if document is None:
-        document = _offline(text, name, config_path())
+        document = _offline(text, name, config)
     if arguments.json:
         _print_json(document)
     else:
@@ -96,15 +96,15 @@ def _faults(problem: Problem, name: str | None) -> Exception:
     return problems.ConfigError([problems.Problem.from_dict(each | ({"file": name} if name else {})) for each in told])
 
 
-def _offline(text: str | None, name: str | None, running: str | None) -> Document:
-    from lbproxy.control.config import load, loads
+def _offline(text: str | None, name: str | None, running: Named) -> Document:
+    from lbproxy.control.config import loads
     from lbproxy.control.plan import plan
     from lbproxy.control.plan_text import to_json
     from lbproxy.control.restart import needs_restart
 
-    if text is None or running is None:
+    if text is None or running.path is None:
         raise Stop(USAGE, "lbproxy diff: name two files: the new one, and with -c the one that runs")
-    before, after = load(running), loads(text, name or "")
+    before, after = loads(running.text, running.path), loads(text, name or "")
     return to_json(plan(before, after, needs_restart=needs_restart(before, after)))
 
 

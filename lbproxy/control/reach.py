@@ -12,7 +12,8 @@ import socket
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, final
 
 from lbproxy.exits import BAD, UNREACHABLE, USAGE, Stop
 
@@ -116,17 +117,36 @@ class Admin:
         return Stop(UNREACHABLE, f"lbproxy: what answers at {self} is no admin API of lbproxy")
 
 
-def find(arguments: Namespace, config_path: Callable[[], str | None]) -> Admin:
-    """The admin API that the arguments mean; `config_path()` is the configuration, if there is one. Raises Stop, and
-    ConfigError for a configuration that does not say."""
+@final
+class Named:
+    """The configuration that a command names, or finds where it usually is. It is looked for and read when it is first
+    asked for, and once: from a pipe it comes no second time."""
+
+    def __init__(self, find_path: Callable[[], str | None]) -> None:
+        """`find_path()` is where it is, or None where there is none."""
+        self._find_path: Final = find_path
+
+    @cached_property
+    def path(self) -> str | None:
+        return self._find_path()
+
+    @cached_property
+    def text(self) -> str:
+        """Raises ConfigError. There is a path."""
+        from lbproxy.control.config import read_text
+
+        assert self.path is not None
+        return read_text(self.path)
+
+
+def find(arguments: Namespace, config: Named) -> Admin:
+    """The admin API that the arguments mean. Raises Stop, and ConfigError for a configuration that does not say."""
     if arguments.admin is not None:
         return named(arguments.admin, arguments.token_file)
-    path = config_path()
+    path = config.path
     if path is None:
         return named(DEFAULT_ADMIN, arguments.token_file)
-    from lbproxy.control.config import read_text
-
-    text = read_text(path)
+    text = config.text
     spec = _section(text, path)
     if spec is None:
         # Whether the default address has an instance that is ready is a question that can do no harm.
