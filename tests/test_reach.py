@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -13,7 +14,7 @@ import pytest
 from lbproxy import cli
 from lbproxy.control import reach
 from lbproxy.control.reach import Admin, named
-from lbproxy.exits import UNREACHABLE, USAGE, Stop
+from lbproxy.exits import BAD, UNREACHABLE, USAGE, Stop
 
 Output = pytest.CaptureFixture[str]
 Answering = Callable[[bytes], str]
@@ -70,8 +71,9 @@ def answering() -> Iterator[Answering]:
         thread.join()
 
 
-def http(status: str, kind: str, body: str) -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+def http(status: str, kind: str, body: str, server: str = "another") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nServer: {server}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}\r\n{body}".encode()
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,14 @@ def test_whoever_else_answers_is_not_taken_for_an_instance(capsys: Output, answe
     for words in COMMANDS:
         assert cli.main([*words, "--admin", address]) == UNREACHABLE, words
         assert capsys.readouterr() == ("", f"lbproxy: what answers at {address} is no admin API of lbproxy\n")
+
+
+def test_an_instance_that_is_not_ready_says_why(capsys: Output, answering: Answering) -> None:
+    address = answering(http("503 Service Unavailable", "text/plain", "1 of 2 workers ready\n", "lbproxy"))
+    assert cli.main(["healthcheck", "--admin", address]) == BAD
+    assert capsys.readouterr().err == "lbproxy: 1 of 2 workers ready\n"
+    assert cli.main(["healthcheck", "--admin", address, "--json"]) == BAD
+    assert json.loads(capsys.readouterr().out) == {"ready": False, "detail": "1 of 2 workers ready"}
 
 
 @pytest.mark.parametrize(("words", "what"), [(["status"], ""), (["reload"], "; what was asked for may still be done")])

@@ -106,6 +106,8 @@ class Admin:
         document: Any = json.loads(text) if "json" in answer.getheader("Content-Type", "") else text
         if answer.status < 400:
             return document
+        if not isinstance(document, dict):  # of `/readyz` and the metrics
+            document = {"detail": text.strip()}
         if self.lack and answer.status in (401, 403):
             document |= {"detail": f"{document['detail']}; {self.lack}"}
         raise Problem(answer.status, document)
