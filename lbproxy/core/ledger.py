@@ -83,8 +83,9 @@ RETRY_STALE: Final = 1
 RETRY_RESET: Final = 2
 RETRY_STATUS: Final = 3
 RETRY_TIMEOUT: Final = 4
-# What became of a further attempt: an answer below 500 began; it failed, or its answer was no better; or it was given
-# up, because the client left or sent no more, or the proxy itself could not make it.
+# What became of a further attempt: a better answer began, below 500 and none of `retry.statuses`; it failed, or its
+# answer was no better; or it was given up, because the client left or sent no more, or the proxy itself could not make
+# it.
 RETRY_OUTCOMES: Final = ("success", "failure", "abandoned")
 RETRY_SUCCEEDED: Final = 0
 RETRY_FAILED: Final = 1

@@ -378,7 +378,8 @@ class Exchange(Finished):
         pool = self.pool
         assert pool is not None
         if self.retried_for >= 0:
-            end_retry(self, pool, RETRY_SUCCEEDED if status < 500 else RETRY_FAILED)
+            is_good = status < 500 and status not in pool.spec.retry.statuses
+            end_retry(self, pool, RETRY_SUCCEEDED if is_good else RETRY_FAILED)
         now = monotonic()
         self.first_byte_us = int((now - self.sent) * 1e6)
         self.up = RESPONDING

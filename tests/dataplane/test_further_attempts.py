@@ -268,6 +268,19 @@ async def test_every_status_that_may_be_configured_is_worth_another_attempt(code
         assert proxy.pool.backends["b0"].errors == (code >= 500)
 
 
+@pytest.mark.parametrize("code", [404, 429, 500, 599])
+async def test_a_further_attempt_with_an_answer_that_is_no_better_has_saved_nothing(code: int) -> None:
+    bad = answering(answer(b"bad", f"{code} Bad"))
+    async with (
+        backend(bad) as b0,
+        backend(bad) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(code,)))) as proxy,
+    ):
+        assert status(await proxy.ask(request(key=proxy.key_of("b0")))) == code
+        assert (proxy.lines[0].backend, proxy.lines[0].attempts) == ("b1", 2)
+        assert (proxy.retries("status", "success"), proxy.retries("status", "failure")) == (0, 1)
+
+
 async def test_the_seat_of_a_further_attempt_is_not_given_away_by_the_one_before_it() -> None:
     gate = asyncio.Event()
 
