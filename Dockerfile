@@ -1,7 +1,8 @@
 # Compiled in one stage, run from another: the image holds Python, one virtual environment and nothing to build with.
 #
 #   docker build -t lbproxy .
-#   docker run --read-only -p 127.0.0.1:8080:8080 -v ./lbproxy.yaml:/etc/lbproxy/lbproxy.yaml:ro lbproxy
+#   docker run --read-only --cap-drop ALL --security-opt no-new-privileges --stop-timeout 35 \
+#     -p 127.0.0.1:8080:8080 -v ./conf:/etc/lbproxy:ro lbproxy    # conf/lbproxy.yaml
 
 FROM python:3.11-slim AS build
 WORKDIR /src
@@ -19,8 +20,10 @@ RUN python -m venv /opt/lbproxy \
 
 FROM python:3.11-slim
 COPY --from=build /opt/lbproxy /opt/lbproxy
-# /run/lbproxy is for Unix sockets; with a read-only root, mount a tmpfs there if any are configured.
-RUN useradd --system --uid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin lbproxy \
+# /run/lbproxy is for Unix sockets; with a read-only root, mount a tmpfs there if any are configured. The group's number is
+# fixed too, for whoever must name it outside.
+RUN groupadd --gid 10001 lbproxy \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin lbproxy \
  && install --directory --owner=lbproxy --group=lbproxy --mode=0755 /run/lbproxy
 ENV PATH=/opt/lbproxy/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1

@@ -223,6 +223,12 @@ def test_the_image_runs_without_rights_and_ends_in_peace() -> None:
     parse(json.loads(last("CMD")))
 
 
+def test_the_image_fixes_the_numbers_of_user_and_group() -> None:
+    number = last("USER")
+    assert f"groupadd --gid {number} lbproxy" in last("RUN")
+    assert f"--uid {number} --gid {number} " in last("RUN")
+
+
 def test_the_image_asks_for_its_health_where_the_admin_api_is_by_default() -> None:
     command = json.loads(last("HEALTHCHECK").partition("CMD ")[2])
     assert f"http://{AdminSpec().listen}/readyz" in command[-1]
@@ -268,6 +274,19 @@ def test_services_have_no_rights_and_pinned_images() -> None:
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert re.fullmatch(r"\S+:(v?\d[\w.]*|local)", service["image"]), name
+
+
+def test_a_service_that_is_python_is_ended_by_a_signal_that_python_heeds_as_process_1() -> None:
+    ours = {name for name, service in SERVICES.items() if service.get("entrypoint", [""])[0] == "python"}
+    assert ours == {name for name in SERVICES if re.fullmatch(r"b\d", name)}
+    assert {SERVICES[name].get("stop_signal") for name in ours} == {"SIGINT"}
+
+
+def test_mounted_memory_has_only_options_that_docker_and_podman_both_take() -> None:
+    mounts = [mount for service in SERVICES.values() for mount in service.get("tmpfs", [])]
+    assert "/run/lbproxy:mode=1777" in mounts
+    options = {option.partition("=")[0] for mount in mounts for option in mount.partition(":")[2].split(",")}
+    assert options <= {"", "mode", "size"}
 
 
 def test_the_proxy_in_the_compose_file_has_the_services_as_backends() -> None:
