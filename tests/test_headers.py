@@ -157,3 +157,6 @@ def test_forwarded_elements() -> None:
 def test_trailers_keep_only_what_may_come_late() -> None:
     fields = [(b"X-Sum", b"1"), (b"Content-Length", b"9"), (b"HOST", b"a"), (b"Set-Cookie", b"x")]
     assert headers.trailer_lines(fields) == b"X-Sum: 1\r\n"
+    disguised = [(b"X_Forwarded_For", b"10.0.0.1"), (b"CONTENT_LENGTH", b"3"), (b"x-sum_2", b"4")]
+    assert headers.trailer_lines(disguised) == b"x-sum_2: 4\r\n"
+    assert headers.trailer_lines(disguised, frozenset((b"x-sum_2",))) == b""

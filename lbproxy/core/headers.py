@@ -367,5 +367,9 @@ def forwarded_element(client: str, host: bytes, scheme: bytes) -> bytes:
 
 def trailer_lines(fields: list[tuple[bytes, bytes]], named: frozenset[bytes] = frozenset()) -> bytes:
     """The trailer fields that may be forwarded, as lines; not those that the head's Connection has `named`."""
-    without = NOT_IN_TRAILERS | named
-    return b"".join([b"%b: %b\r\n" % (name, value) for name, value in fields if name.lower() not in without])
+    lines = []
+    for name, value in fields:
+        lower = name.lower()
+        if lower not in named and lower.replace(b"_", b"-") not in NOT_IN_TRAILERS:
+            lines.append(b"%b: %b\r\n" % (name, value))
+    return b"".join(lines)
