@@ -394,7 +394,13 @@ class Supervisor:
         return True
 
     def _sweep(self) -> None:
-        """Look whether the workers live, and give freed rows back, now and then."""
+        try:
+            self._look_around()
+        finally:  # whatever has gone wrong: somebody must see that a worker hangs
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def _look_around(self) -> None:
+        """Look whether the workers live, give freed rows back, and judge keys anew."""
         ticks = self.layout.rows[("worker",)] + WORKER_TICKS
         for slot in self._slots:
             slot.look(self.slabs.cells[slot.index][ticks])
@@ -404,7 +410,6 @@ class Supervisor:
         for pool in self.snapshot.pools.values():
             pool.tick(now)
         self.on_sweep()
-        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
 
 
 def _in_parts(names: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -178,6 +178,24 @@ async def test_a_worker_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) 
         ]
 
 
+@on_uvloop
+async def test_what_goes_wrong_at_one_look_does_not_end_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "SWEEP_INTERVAL_S", 0.01)
+    looks: list[int] = []
+
+    def fail() -> None:
+        looks.append(1)
+        raise ValueError
+
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context.get("exception")))
+    async with held() as made:
+        await made.supervisor.start()
+        made.supervisor.on_sweep = fail
+        await until_true(lambda: len(looks) >= 3)
+    assert {type(each) for each in told} == {ValueError}
+
+
 def test_only_a_worker_whose_loop_does_not_turn_at_all_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
     slot = Slot(0, (), Journal(lambda *_: None), lambda _: (), lambda: None, lambda *_: None, lambda *_: None)
