@@ -114,6 +114,7 @@ def test_check_as_json(capsys: Output, bad: str) -> None:
                 "message": "unknown field",
                 "hint": "sticky",
                 "source": "    stiky: 1",
+                "source_start": 0,
             }
         ],
         "warnings": [],

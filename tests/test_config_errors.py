@@ -437,7 +437,9 @@ def test_aliases_cannot_be_made_a_bomb() -> None:
     for before, after in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]")
     [line] = headlines("\n".join(lines))
-    assert line.endswith("aliases repeat more than 50000 values")
+    assert line.endswith("aliases repeat more than 50000 values, or as much text")
+    [line] = headlines(f"a: &a {'a' * 1_000_000}\nx: [{'*a, ' * 10}]")
+    assert line == "f:2:21: x[4]: aliases repeat more than 50000 values, or as much text"
 
 
 # All at once
@@ -508,6 +510,73 @@ def test_very_many_mistakes_are_counted_rather_than_printed() -> None:
         loads(GOOD + "".join(f"x{n}: 1\n" for n in range(130)), "f")
     assert len(caught.value.problems) == 130
     assert str(caught.value).endswith("\nand 30 more")
+
+
+# Nobody can keep the proxy busy with a file that is wrong
+
+
+def many(form: str, count: int, **more: str) -> str:
+    return "".join([form.format(n=n, **more) for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "end"),
+    [
+        (many("a: \n", 400_000), 1001, "f:1001:1: there are 1000 mistakes up to here, and no more is looked at"),
+        ("[" + many("!x a,", 400_000) + "]", 1001, "there are 1000 mistakes up to here, and no more is looked at"),
+        ("a: '" + many("${{GONE}}", 400_000) + "'", 1001, "f:1:4: there are 1000 mistakes up to here, and no more is "),
+        (GOOD + many("u{n}: \n", 50_000), 1001, "f:1002:1: there are more than 1000 mistakes, and no more is told"),
+        (pool("pins: [" + many("{{k: 1}},", 5000) + "]"), 1001, "there are more than 1000 mistakes"),
+        (pool("pins: [" + many("{{key: k{n}, backend: c}},", 10_000) + "]"), 1001, "there are more than 1000 mistakes"),
+        ("a: [" + many("[],", 400_000) + "]", 1, "there are more than 60000 values"),
+        ("a: '" + many("${{X:-", 400_000) + "'", 1001, "there are 1000 mistakes up to here, and no more is looked at"),
+    ],
+)
+def test_the_number_of_mistakes_is_limited(text: str, told: int, end: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loads(text, "f", environ={})
+    assert len(caught.value.problems) == told
+    assert end in caught.value.problems[-1].headline()
+
+
+def test_what_is_told_of_many_mistakes_in_one_line_is_not_the_line_for_each() -> None:
+    with pytest.raises(ConfigError) as caught:
+        loads("{" + many("a: 1, a: 1, ", 200_000) + "}", "f")
+    told = caught.value.problems[:-1]
+    assert len(told) == 1000
+    for problem in told:
+        assert problem.source[problem.column - 1 - problem.source_start] == "a"
+        _, shown, caret = str(problem).splitlines()
+        assert shown[caret.index("^")] == "a"
+    assert sum(len(str(problem.as_dict())) for problem in told) < 2_000_000
+
+
+def test_a_long_key_is_shortened_where_it_is_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        loads(f"pools: {{{'p' * 100_000}: {{a: 1, b: 1}}}}", "f")
+    assert all(len(problem.headline()) < 300 for problem in caught.value.problems)
+
+
+def test_what_the_environment_brings_is_limited() -> None:
+    with pytest.raises(ConfigError) as caught:
+        loads("a: '" + "${A}" * 1000 + "'", "f", environ={"A": "a" * 100_000})
+    assert [problem.headline() for problem in caught.value.problems] == ["f:1:4: a: variables bring more than 4 MiB"]
+
+
+def test_a_name_is_not_looked_for_among_many_for_ever() -> None:
+    names = "".join(f"{{name: backend-{n}, url: 'http://a', weight: 0.001}}," for n in range(5000))
+    pins = "".join(f"{{key: k{n}, backend: backendx{n}}}," for n in range(500))
+    text = f"listen: 127.0.0.1:1\npools: {{web: {{backends: [{names}], pins: [{pins}]}}}}"
+    with pytest.raises(ConfigError) as caught:
+        loads(text, "f")
+    first, *_, last = caught.value.problems
+    assert (first.hint.startswith("backend-"), last.hint) == (True, "")
+
+
+def test_a_number_with_very_many_digits_is_refused_in_our_words() -> None:
+    for word in ("0x" + "1" * 10_000, "0" * 10_000, "1" * 10_000):
+        assert "Value error" not in headlines(GOOD + f"workers: {word}")[0]
+        assert len(headlines(pool(f"retry: {{attempts: {word}}}"))[0]) < 300
 
 
 def test_a_problem_keeps_its_parts_apart() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from lbproxy.control.addresses import is_loopback, read_bind
+from lbproxy.control.closest import Finder
 from lbproxy.control.schema import (
     Admin,
     Affinity,
@@ -196,7 +196,9 @@ def _backends(path: Path, pool: object) -> Iterator[Fault]:
 
 def _pins(path: Path, pool: object) -> Iterator[Fault]:
     backends = [valid(Backend, item) for item in list_in(pool, "backends")]
-    names = [backend.identity for backend in backends if backend is not None]
+    names = {backend.identity for backend in backends if backend is not None}
+    finder = Finder(names)
+    has_all = bool(names) and None not in backends
     seen: dict[tuple[str | None, str | None], int] = {}
     for index, item in enumerate(list_in(pool, "pins")):
         pin = valid(Pin, item)
@@ -208,9 +210,9 @@ def _pins(path: Path, pool: object) -> Iterator[Fault]:
         before = seen.setdefault((pin.key, pin.prefix), index)
         if before != index:
             yield Fault(place, f"pins what pins[{before}] has already pinned")
-        if names and len(names) == len(backends) and pin.backend not in names:
-            close = get_close_matches(pin.backend, names, n=1)
-            yield Fault((*place, "backend"), f"the pool has no backend {pin.backend}", close[0] if close else "")
+        if has_all and pin.backend not in names:
+            hint = finder.closest(pin.backend)
+            yield Fault((*place, "backend"), f"the pool has no backend {pin.backend}", hint)
 
 
 def _ring(path: Path, pool: object, weight: float) -> Iterator[Fault]:

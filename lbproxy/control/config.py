@@ -27,6 +27,7 @@ from lbproxy.control.values import quote
 from lbproxy.core.spec import Config
 
 MAX_FILE_BYTES: Final = 4 << 20
+MAX_SOURCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,10 @@ def _problems(name: str, text: str, troubles: list[Trouble]) -> tuple[Problem, .
 def _problem(name: str, lines: list[str], trouble: Trouble) -> Problem:
     line, column = trouble.place.line, trouble.place.column
     source = lines[line - 1] if line <= len(lines) else ""
-    return Problem(name, line, column, _dotted(trouble.path), trouble.message, trouble.hint, source)
+    # Of a very long line the part around the column: there may be many problems in it, and each has its own.
+    start = max(0, column - MAX_SOURCE // 2) if len(source) > MAX_SOURCE else 0
+    shown = source[start : start + MAX_SOURCE]
+    return Problem(name, line, column, _dotted(trouble.path), trouble.message, trouble.hint, shown, start)
 
 
 def _dotted(path: Path) -> str:
@@ -175,4 +179,4 @@ def _dotted(path: Path) -> str:
 def _step(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step}" if re.fullmatch(r"[\w-]+", step) else f"[{quote(step)}]"
+    return f".{step}" if re.fullmatch(r"[\w-]{1,100}", step) else f"[{quote(step)}]"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain, islice
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from lbproxy.control.checks import Fault, cross_check
+from lbproxy.control.closest import closest
 from lbproxy.control.fields import describe
 from lbproxy.control.named_files import look
 from lbproxy.control.paths import all_fields, inner_section, section_of, step_into
 from lbproxy.control.schema import File
-from lbproxy.control.tree import Node, Path, Trouble
+from lbproxy.control.tree import MAX_TROUBLES, Node, Path, Trouble
 from lbproxy.control.values import BadValue
 
 # Fields that people will look for and that do not exist yet.
@@ -44,18 +46,28 @@ def check_tree(root: Node) -> tuple[File | None, list[Trouble]]:
         message = f"expected fields such as listen and pools, got {describe(data)}"
         return None, [Trouble(root.place, (), message)]
     file: File | None = None
-    faults: list[Fault] = []
+    found: list[Any] = []
     try:
         file = File.model_validate(data)
     except ValidationError as error:
-        faults.extend(map(_translate, error.errors(include_url=False)))
-    faults.extend(cross_check(data))
-    return (None if faults else file), [_placed(root, fault) for fault in faults]
+        found = error.errors(include_url=False)
+    faults = chain(map(_translate, found), cross_check(data))
+    troubles = _troubles(root, faults)
+    return (None if troubles else file), troubles
 
 
 def check_named_files(root: Node) -> list[Trouble]:
     """Everything that is wrong with the files that `root` names, each where it is named."""
-    return [_placed(root, fault) for fault in look(root.plain())]
+    return _troubles(root, look(root.plain()))
+
+
+def _troubles(root: Node, faults: Iterator[Fault]) -> list[Trouble]:
+    """The faults where they belong, as many as anybody can use."""
+    troubles = [_placed(root, fault) for fault in islice(faults, MAX_TROUBLES)]
+    if len(troubles) == MAX_TROUBLES and next(faults, None) is not None:
+        last = max(trouble.place for trouble in troubles)
+        troubles.append(Trouble(last, (), f"there are more than {MAX_TROUBLES} mistakes, and no more is told"))
+    return troubles
 
 
 def _translate(error: Any) -> Fault:
@@ -79,7 +91,7 @@ def _said(kind: str, context: dict[str, Any], error: Any) -> tuple[str, str]:
         return "missing", ""
     if kind == "literal_error":
         words = re.findall(r"'([^']*)'", context["expected"])
-        return f"{found} is not one of {', '.join(words)}", _closest(str(error["input"]), words)
+        return f"{found} is not one of {', '.join(words)}", closest(str(error["input"]), words)
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"expected a mapping, got {found}", _in_full(context.get("class_name", ""), error["input"])
     if kind == "list_type":
@@ -122,19 +134,22 @@ def _unknown_field(path: Path) -> Fault:
         return Fault(path, _NOT_YET[name], about_key=True)
     fields = section.model_fields
     hint = _ELSEWHERE.get(name, "")
-    homes = [home for home, _, _ in all_fields() if home.rpartition(".")[2] == name]
+    homes = _homes().get(name, ())
     # What is a field elsewhere was rather put in the wrong place than misspelled, unless it is nearly one of these.
-    hint = hint if hint in fields else _closest(name, fields, cutoff=0.8 if homes else 0.6)
+    hint = hint if hint in fields else closest(name, fields, cutoff=0.8 if homes else 0.6)
     message = "unknown field"
     if not hint and homes:
         message = f"unknown field here, it belongs to {' or '.join(homes)}"
     return Fault(path, message, hint, about_key=True)
 
 
-def _closest(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
-    by_lower = {candidate.lower(): candidate for candidate in candidates}
-    found = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, n=1, cutoff=cutoff)
-    return by_lower[found[0]] if found else ""
+@cache
+def _homes() -> dict[str, list[str]]:
+    """Where in the file there are fields, by their name."""
+    homes: dict[str, list[str]] = {}
+    for home, _, _ in all_fields():
+        homes.setdefault(home.rpartition(".")[2], []).append(home)
+    return homes
 
 
 def _placed(root: Node, fault: Fault) -> Trouble:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
-# What is printed; `ConfigError.problems` holds them all.
+# What is printed; `ConfigError.problems` holds all that were looked for.
 MAX_PRINTED: Final = 100
 _WINDOW: Final = 120
 
@@ -16,7 +16,8 @@ class Problem:
     """One thing that is wrong. Line and column count from 1; both are 0 when the file itself is the problem.
 
     `path` is where in the configuration ("" when the text is no configuration yet), `hint` what was probably meant,
-    `source` the line as it stands in the file.
+    `source` the line as it stands in the file, of a very long one what is around the column: the part that begins after
+    `source_start` characters.
     """
 
     file: str
@@ -26,6 +27,7 @@ class Problem:
     message: str
     hint: str = ""
     source: str = ""
+    source_start: int = 0
 
     def headline(self, kind: str = "") -> str:
         """`file:line:column: path: what, did you mean ...?`; `kind` is a word before the path."""
@@ -51,9 +53,10 @@ class Problem:
         """The headline, the line and a caret under the column."""
         if not self.source.strip():
             return self.headline(kind)
-        start = max(0, self.column - 1 - _WINDOW // 2) if len(self.source) > _WINDOW else 0
+        at = self.column - 1 - self.source_start
+        start = max(0, at - _WINDOW // 2) if len(self.source) > _WINDOW else 0
         shown = self.source[start : start + _WINDOW]
-        before = shown[: self.column - 1 - start]
+        before = shown[: at - start]
         pad = "".join(c if c == "\t" else " " for c in before)
         return f"{self.headline(kind)}\n{_printable(shown)}\n{pad}^"
 

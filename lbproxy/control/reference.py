@@ -43,7 +43,8 @@ everything that is wrong with it and with [the files that it names](operations.m
   or empty. What it brings is text for the field, never structure. `$$` is a dollar sign.
 - **Anchors, aliases and merge keys** (`<<`) work. A mapping's own fields win over merged ones, and an earlier merged
   mapping over a later one. Tags (`!!str`), a key given twice and a second document are refused.
-- The file is UTF-8, of at most 4 MiB.
+- The file is UTF-8, of at most 4 MiB and 60,000 values, which is some 12,000 backends with four fields each. Aliases
+  may repeat 50,000 values more, and variables bring 4 MiB of text. Of more than 1000 mistakes 1000 are told.
 """
 
 

@@ -9,7 +9,8 @@ field they are given to, not by the look of the word, so that the traps of YAML 
 - `${NAME}` and `${NAME:-default}` in values are replaced from the environment after parsing, so that what they bring
   is never taken for structure; `$$` is a dollar sign. An empty variable counts as unset where there is a default.
 
-Problems are collected and the tree is built as far as it goes; only a syntax error or an exhausted limit ends it.
+Problems are collected and the tree is built as far as it goes; only a syntax error or an exhausted limit ends it. The
+limits are such that no file takes long to be refused.
 """
 
 from __future__ import annotations
@@ -27,11 +28,18 @@ from lbproxy.control.values import quote
 Path = tuple[str | int, ...]
 
 MAX_DEPTH: Final = 32
+# What a file may hold at the most, so that none takes long to be refused, whatever its size.
+MAX_VALUES: Final = 60_000
 MAX_REPEATED_NODES: Final = 50_000
+MAX_BROUGHT: Final = 4 << 20  # characters out of the environment
+MAX_TROUBLES: Final = 1000
+# A text counts as one node more for each so many of its characters: they are looked at again at every repetition.
+_NODE_CHARACTERS: Final = 100
 
 LINE_BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 NULL_WORDS: Final = frozenset({"", "~", "null", "Null", "NULL"})
-_REFERENCE: Final = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|(\{))")
+# A default ends at the latest where another reference begins, so that nothing is looked through more than once.
+_REFERENCE: Final = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?:\}|(:-)((?:[^}$]|\$(?!\{))*)(\}|\$\{))|(\{))")
 # What YAML 1.1 5.1 does not call printable.
 _FORBIDDEN: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -46,7 +54,8 @@ class Place:
 
 @dataclass(slots=True)
 class Node:
-    """A value: text, nothing (None), a list or a mapping. `size` counts the nodes in it, repeated ones each time."""
+    """A value: text, nothing (None), a list or a mapping. `size` counts the nodes in it, repeated ones each time, and
+    long texts for several."""
 
     place: Place
     value: str | list[Node] | dict[str, Entry] | None = None
@@ -129,7 +138,9 @@ class _Builder:
         self.environ = environ
         self.troubles = troubles
         self.anchors: dict[str, Node | None] = {}  # None while the anchored value is still being read
+        self.values = 0
         self.repeated = 0
+        self.brought = 0
         self.outermost: Node | None = None
 
     def document(self) -> Node | None:
@@ -148,6 +159,9 @@ class _Builder:
         if isinstance(event, yaml.AliasEvent):
             return self.repeat(event.anchor or "", place, path)
         assert isinstance(event, yaml.NodeEvent)
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise Hopeless(place, f"there are more than {MAX_VALUES} values")
         if len(path) > MAX_DEPTH:
             raise Hopeless(place, f"nested more than {MAX_DEPTH} levels deep")
         if event.anchor is not None:
@@ -163,7 +177,8 @@ class _Builder:
             shown = quote(tag.replace("tag:yaml.org,2002:", "!!"))
             self.wrong(place, path, f"the tag {shown} is not supported, fields know their types")
         if isinstance(event, yaml.ScalarEvent):
-            return Node(place, self.scalar(event, place, path))
+            text = self.scalar(event, place, path)
+            return Node(place, text, 1 + len(text or "") // _NODE_CHARACTERS)
         if isinstance(event, yaml.SequenceStartEvent):
             return self.sequence(place, path)
         return self.mapping(place, path)
@@ -227,7 +242,7 @@ class _Builder:
             raise Hopeless(place, f"*{anchor} stands inside the value that it repeats", path)
         self.repeated += node.size
         if self.repeated > MAX_REPEATED_NODES:
-            raise Hopeless(place, f"aliases repeat more than {MAX_REPEATED_NODES} values", path)
+            raise Hopeless(place, f"aliases repeat more than {MAX_REPEATED_NODES} values, or as much text", path)
         return node
 
     def scalar(self, event: yaml.ScalarEvent, place: Place, path: Path) -> str | None:
@@ -244,24 +259,31 @@ class _Builder:
         return text
 
     def reference(self, found: re.Match[str], place: Place, path: Path) -> str:
-        name, has_default, default, unfinished = found.groups()
+        name, has_default, default, end, unfinished = found.groups()
         if found[0] == "$$":
             return "$"
         if unfinished:
             self.wrong(place, path, "${ begins no ${NAME} or ${NAME:-default}, write $${ to mean the characters")
             return ""
-        if default and "${" in default:
-            self.wrong(place, path, f"the default of ${{{name}}} may not hold another ${{")
+        if end == "${":
+            self.wrong(place, path, f"the default of ${{{quote(name)[1:-1]}}} may not hold another ${{")
+            return ""
         value = self.environ.get(name)
         if has_default:
-            return value or default
+            value = value or str(default)
         if value is None:
-            self.wrong(place, path, f"the environment variable {name} is not set, and ${{{name}}} has no default")
+            shown = quote(name)[1:-1]
+            self.wrong(place, path, f"the environment variable {shown} is not set, and ${{{shown}}} has no default")
             return ""
+        self.brought += len(value)
+        if self.brought > MAX_BROUGHT:
+            raise Hopeless(place, f"variables bring more than {MAX_BROUGHT >> 20} MiB", path)
         return value
 
     def wrong(self, place: Place, path: Path, message: str) -> None:
         self.troubles.append(Trouble(place, path, message))
+        if len(self.troubles) == MAX_TROUBLES:
+            raise Hopeless(place, f"there are {MAX_TROUBLES} mistakes up to here, and no more is looked at")
 
 
 def _place(event: yaml.Event) -> Place:

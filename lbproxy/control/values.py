@@ -82,6 +82,8 @@ def read_whole(text: str) -> int:
 
 
 def _base(text: str) -> str:
+    if len(text) > 30:  # nobody meant that
+        return ""
     return text.lstrip("0_") or "0" if text[1].isdigit() or text[1] == "_" else str(int(text.replace("_", ""), 0))
 
 

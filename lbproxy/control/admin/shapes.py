@@ -103,7 +103,8 @@ _FAULT: Final = thing(
     path=text("Where in the configuration."),
     message=text(),
     hint=text("What was probably meant."),
-    source=text("The line as it stands in the file."),
+    source=text("The line as it stands in the file; of a very long one the part around the column."),
+    source_start=count("How many characters of the line stand before that part."),
 )
 
 _OVERRIDE: Final = thing(
