@@ -107,7 +107,7 @@ class Slot:
 
     def status(self) -> WorkerStatus:
         pid = self._process.pid if self._process is not None else 0
-        return WorkerStatus(self.index, self.state, pid, self.generation, self._since, self._restarts)
+        return WorkerStatus(self.index, self.state, pid, self.generation, self._since, self._restarts, self._still)
 
     def send(self, order: Order, descriptors: Sequence[int] = ()) -> None:
         """Tell the worker; one that starts later hears it from `greet`."""

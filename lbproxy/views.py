@@ -68,7 +68,11 @@ class Views:
             return False, "draining"
         statuses = supervisor.statuses()
         ready = sum(status.state == "ready" for status in statuses)
-        return supervisor.is_ready(), f"{ready} of {len(statuses)} workers ready"
+        said = [f"{ready} of {len(statuses)} workers ready"]
+        said += [
+            f"worker {status.slot} has been silent for {status.silent_s} s" for status in statuses if status.is_silent
+        ]
+        return supervisor.is_ready(), ", ".join(said)
 
     def metrics(self) -> str:
         supervisor = self.supervisor
@@ -90,6 +94,11 @@ class Views:
             "ready": supervisor.is_ready(),
             "draining": supervisor.is_draining,
             "workers": len(supervisor.statuses()),
+            "silent_workers": [
+                {"worker": status.slot, "silent_s": status.silent_s}
+                for status in supervisor.statuses()
+                if status.is_silent
+            ],
             "listeners": [{"name": name, "address": text} for name, text in supervisor.addresses.items()],
             "writes": self.writes,
             "reload": self._last_reload(),

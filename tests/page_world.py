@@ -270,6 +270,7 @@ class World:
         self.history: list[Document] = []
         self.callbacks: list[Callable[[], None]] = []
         self.worker_states = ["ready", "ready"]
+        self.silences: dict[int, int] = {}
         self.requests_before = 1000
         self.draining = False
         self.writes = "token"
@@ -336,6 +337,7 @@ class World:
                     "requests": self.requests_before + at,
                     "connections_open": 12,
                     "lag_s": 0.0004,
+                    "silent_s": self.silences.get(at, 0),
                     "restarts": 0,
                 }
                 for at, state in enumerate(self.worker_states)

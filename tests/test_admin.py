@@ -787,7 +787,7 @@ def test_workers_tell_each_slot() -> None:
     lists = [[0] * layout.end for _ in range(2)]
     lists[1][rows[("worker",)] + ledger.WORKER_REQUESTS] = 7
     lists[1][rows[("listener", "127.0.0.1:0")] + ledger.LISTENER_OPEN] = 3
-    statuses = [WorkerStatus(0, "down", 0, 0, 0.0, 4), WorkerStatus(1, "ready", 99, 5, 1_796_040_000.5, 0)]
+    statuses = [WorkerStatus(0, "down", 0, 0, 0.0, 4), WorkerStatus(1, "ready", 99, 5, 1_796_040_000.5, 0, 4)]
     first, second = workers_document(statuses, rows, lists)["workers"]
     assert first == {
         "worker": 0,
@@ -799,8 +799,10 @@ def test_workers_tell_each_slot() -> None:
         "requests": 0,
         "connections_open": 0,
         "lag_s": 0.0,
+        "silent_s": 0,
         "log_dropped": 0,
     }
+    assert second["silent_s"] == 4
     assert (second["pid"], second["started_at"], second["requests"], second["connections_open"]) == (
         99,
         "2026-11-30T12:00:00.500Z",

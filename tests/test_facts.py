@@ -36,7 +36,7 @@ def values(families: tuple[Family, ...], name: str) -> dict[tuple[str, ...], flo
 
 def test_processes_and_reloads() -> None:
     states: tuple[WorkerState, ...] = ("ready", "ready", "down")
-    workers = [WorkerStatus(slot, state, 1, 1, 0.0, 0) for slot, state in enumerate(states)]
+    workers = [WorkerStatus(slot, state, 1, 1, 0.0, 0, 4 * slot) for slot, state in enumerate(states)]
     families = process_families(workers, {"killed": 3}, ReloadStatus({"applied": 2}, False, 12.5))
     assert values(families, "workers") == {("starting",): 0, ("ready",): 2, ("draining",): 0, ("down",): 1}
     assert values(families, "worker_restarts_total") == {
@@ -46,6 +46,8 @@ def test_processes_and_reloads() -> None:
         ("hung",): 0,
         ("start_failed",): 0,
     }
+    assert values(families, "worker_silent_seconds") == {("0",): 0, ("1",): 4, ("2",): 8}
+    assert [worker.is_silent for worker in workers] == [False, True, True]
     assert values(families, "config_reloads_total") == {("applied",): 2, ("unchanged",): 0, ("refused",): 0}
     assert values(families, "config_last_reload_success") == {(): 0}
     assert values(families, "config_last_reload_timestamp_seconds") == {(): 12.5}

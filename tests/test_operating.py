@@ -236,6 +236,28 @@ async def test_status_says_what_retries_saved(tmp_path: Path, backends: Backends
         assert f", {saved} saved by retries, " in (await cli(proxy, "status"))[1]
 
 
+async def test_a_worker_that_hangs_is_seen_before_it_is_replaced(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        said = "worker 1 has been silent for "
+        assert said not in (await cli(proxy, "status"))[1]
+        hung = (await asyncio.to_thread(proxy.worker_pids))[1]
+        os.kill(hung, signal.SIGSTOP)
+        await asyncio.to_thread(lambda: until(lambda: _silent(proxy)))
+        assert said in (await cli(proxy, "status"))[1]
+        ready = await cli(proxy, "healthcheck")
+        assert (ready[0], ready[1].startswith(f"2 of 2 workers ready, {said}")) == (0, True), ready
+        assert await asyncio.to_thread(lambda: proxy.metric("worker_silent_seconds", worker="1")) >= 3
+        assert await asyncio.to_thread(lambda: proxy.metric("worker_silent_seconds", worker="0")) < 3
+        os.kill(hung, signal.SIGCONT)
+        await asyncio.to_thread(lambda: until(lambda: not _silent(proxy)))
+        assert said not in (await cli(proxy, "status"))[1]
+        assert (await asyncio.to_thread(proxy.worker_pids))[1] == hung
+
+
+def _silent(proxy: Proxy) -> list[int]:
+    return [each["worker"] for each in proxy.document("/v1/info")["silent_workers"]]
+
+
 async def test_status_watches_what_goes_where(tmp_path: Path, backends: Backends) -> None:
     with proxied(tmp_path, backends) as proxy:
         traffic = Traffic(proxy.port, 8)

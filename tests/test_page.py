@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbproxy.control.admin.page import picture, words
+from lbproxy.control.admin.page import frame, picture, words
 from lbproxy.control.admin.page.board import Board
 from lbproxy.control.admin.page.judge import Verdict, judge, judge_instance
 from lbproxy.control.admin.page.shares import Share, hot_keys, shares
@@ -490,6 +490,14 @@ def test_the_proxy_itself(states: list[str], draining: bool, level: str, said: t
     world = World()
     world.worker_states, world.draining = states, draining
     assert judge_instance(world.info(), world.workers()) == Verdict(level, said)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_is_silent_is_told_before_it_is_replaced() -> None:
+    world = World()
+    world.silences = {0: 2, 1: 6}  # two seconds may be an event loop that is only late
+    assert judge_instance(world.info(), world.workers()) == Verdict("notice", ("Worker 1 has been silent for 6 s.",))
+    table = dict(frame.blocks(world.info(), world.workers(), (), ()))["workers"]
+    assert ("silent 6 s" in table, "silent 2 s" in table) == (True, False)
 
 
 def test_a_refused_reload() -> None:

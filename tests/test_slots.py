@@ -207,9 +207,15 @@ def test_only_a_worker_whose_loop_does_not_turn_at_all_hangs(monkeypatch: pytest
         for _ in range(HANGS_AFTER):  # slow, but it turns
             slot.look(ticks)
     assert ended == []
-    for _ in range(HANGS_AFTER):
-        slot.look(3)
+    slot.look(4)
+    for silent_s in range(1, HANGS_AFTER + 1):
+        assert ended == []
+        slot.look(4)
+        assert slot.status().silent_s == silent_s
     assert ended == [signal.SIGKILL]
+    slot.state = "ready"
+    slot.look(5)
+    assert slot.status().silent_s == 0
 
 
 @on_uvloop

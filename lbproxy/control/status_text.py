@@ -56,6 +56,8 @@ def _head(info: Document) -> Iterator[str]:
         f"lbproxy {info['version']}, {word}, up {_span(info['uptime_s'])}, {info['workers']} workers, "
         f"generation {info['generation']}, fingerprint {info['fingerprint']}, on {listeners}"
     )
+    for silent in info.get("silent_workers", ()):
+        yield f"worker {silent['worker']} has been silent for {silent['silent_s']} s"
     last = info.get("reload")
     if last is not None and last["result"] == "refused":
         yield f"the last reload was refused at {last['at']}: {last['problem']}"

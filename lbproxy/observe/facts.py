@@ -15,12 +15,14 @@ WorkerState = Literal["starting", "ready", "draining", "down"]
 WORKER_STATES: Final[tuple[WorkerState, ...]] = ("starting", "ready", "draining", "down")
 # Why a worker had to be replaced.
 RESTART_REASONS: Final = ("killed", "crashed", "exited", "hung", "start_failed")
+SILENT_AFTER_S: Final = 3
 RELOAD_RESULTS: Final = ("applied", "unchanged", "refused")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker slot. `pid` 0: no process. `since` is the wall time of its start, `generation` 0: none read yet."""
+    """One worker slot. `pid` 0: no process. `since` is the wall time of its start, `generation` 0: none read yet,
+    `silent_s` for how many looks, one a second, its event loop has not turned although it is ready."""
 
     slot: int
     state: WorkerState
@@ -28,6 +30,12 @@ class WorkerStatus:
     generation: int
     since: float
     restarts: int
+    silent_s: int = 0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether that is worth a word: a look or two may be an event loop that is only late."""
+        return self.silent_s >= SILENT_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +52,10 @@ def process_families(
 ) -> tuple[Family, ...]:
     """The families that may change at any moment."""
     states: dict[str, float] = dict.fromkeys(WORKER_STATES, 0)
+    silences: dict[str, float] = {}
     for worker in workers:
         states[worker.state] += 1
+        silences[str(worker.slot)] = worker.silent_s
     return (
         _by("workers", "gauge", "Worker processes by state.", "state", states),
         _by(
@@ -54,6 +64,13 @@ def process_families(
             "Workers replaced, by what ended them.",
             "reason",
             dict.fromkeys(RESTART_REASONS, 0) | dict(restarts),
+        ),
+        _by(
+            "worker_silent_seconds",
+            "gauge",
+            "How long the worker's event loop has not turned; at ten it is replaced.",
+            "worker",
+            silences,
         ),
         _by(
             "config_reloads_total",

@@ -248,5 +248,6 @@ def _worker(status: WorkerStatus, listeners: Sequence[int], row: int, cells: Seq
         "requests": cells[row + WORKER_REQUESTS],
         "connections_open": sum(cells[start + LISTENER_OPEN] for start in listeners),
         "lag_s": cells[row + WORKER_LAG] / 1e6,
+        "silent_s": status.silent_s,
         "log_dropped": cells[row + WORKER_LOG_DROPPED],
     }

@@ -133,6 +133,9 @@ _INFO: Final = thing(
     ready=flag("Whether every worker serves."),
     draining=flag(),
     workers=count(),
+    silent_workers=many(
+        thing(worker=count(), silent_s=count()), "Those whose event loop has not turned for three seconds or more."
+    ),
     listeners=many(thing(name=text(), address=text("As it really is."))),
     writes=one_of(("token", "off"), "What changing something over TCP takes."),
     reload=maybe(
@@ -162,6 +165,7 @@ _WORKER: Final = thing(
     requests=count("Of the slot, not of the process."),
     connections_open=count(),
     lag_s=number("How late its event loop was at its last tick."),
+    silent_s=count("For how many seconds its event loop has not turned; at ten it is replaced."),
     log_dropped=count("Lines of the access log that were lost."),
 )
 

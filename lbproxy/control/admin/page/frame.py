@@ -14,6 +14,7 @@ from lbproxy.control.admin.page.judge import LEVELS, Verdict, judge_instance, wo
 from lbproxy.control.admin.page.picture import icon, sign_sheet
 from lbproxy.control.admin.page.sight import PoolSight
 from lbproxy.control.admin.page.words import count, duration, escape, lasting
+from lbproxy.observe.facts import SILENT_AFTER_S
 
 Document = Mapping[str, Any]
 Pieces = Callable[[str], str]
@@ -123,11 +124,13 @@ def _workers(workers: Document) -> str:
 
 
 def _worker(worker: Document) -> str:
-    is_ready = worker["state"] == "ready"
+    is_silent = worker["silent_s"] >= SILENT_AFTER_S
+    state = f"silent {worker['silent_s']} s" if is_silent else worker["state"]
+    is_ready = worker["state"] == "ready" and not is_silent
     sign = "up" if is_ready else "down" if worker["state"] == "down" else "held"
     return (
         f'<tr><th scope="row">{worker["worker"]}</th>'
-        f'<td class="s-{sign}"><span class="state s-{sign}">{icon(sign)}{escape(worker["state"])}</span></td>'
+        f'<td class="s-{sign}"><span class="state s-{sign}">{icon(sign)}{escape(state)}</span></td>'
         f'<td data-label="Requests">{count(worker["requests"])}</td>'
         f'<td data-label="Clients">{count(worker["connections_open"])}</td>'
         f'<td data-label="Loop lag">{duration(worker["lag_s"])}</td>'
