@@ -12,6 +12,7 @@ from lbproxy.core.exchange import (
     ABANDON,
     CUT,
     DETACH,
+    DONE,
     DOWNSTREAM_STATES,
     FINISHED,
     GONE,
@@ -158,9 +159,9 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
     exchange.refuse(*_ANSWERS[error])
 
 
-def try_elsewhere(exchange: Exchange, status: int) -> bool:
-    """Take note of an answer that is an error, of which nothing has been passed on. True when another backend is asked
-    instead."""
+def try_elsewhere(exchange: Exchange, status: int, is_complete: bool) -> bool:
+    """Take note of an answer that is an error, of which nothing has been passed on; `is_complete`: all of it has come.
+    True when another backend is asked instead."""
     pool, backend = exchange.attempting()
     if status >= 500:  # a lower one speaks against the request
         exchange.plane.note_failure(pool, backend, "status")
@@ -173,6 +174,11 @@ def try_elsewhere(exchange: Exchange, status: int) -> bool:
             _count_refused(exchange, pool, verdict)
         return False
     exchange.plane.cells[backend.row + BACKEND_REQUESTS + code_class(status)] += 1
+    upstream = exchange.upstream
+    if upstream is not None and is_complete and exchange.down == DONE:
+        # Nothing is wrong with the connection, and who has too much to do need not open another one as well.
+        exchange.upstream = None
+        upstream.release(not exchange.has_lost)
     _move_on(exchange, pool, backend, following, RETRY_STATUS)
     return True
 

@@ -371,7 +371,7 @@ class Exchange(Finished):
     def respond(self, answer: Answer, body: Octets, is_complete: bool) -> None:
         """The final head of the answer has come, with the first octets of its body, perhaps all of them."""
         status = answer.status
-        if status >= 400 and try_elsewhere(self, status):
+        if status >= 400 and try_elsewhere(self, status, is_complete):
             return
         plane = self.plane
         downstream = self.downstream

@@ -281,6 +281,55 @@ async def test_a_further_attempt_with_an_answer_that_is_no_better_has_saved_noth
         assert (proxy.retries("status", "success"), proxy.retries("status", "failure")) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("bad", "is_kept"),
+    [
+        (answer(b"bad", "429 Slow"), True),
+        (answer(b"bad", "503 Full"), True),
+        (answer(b"", "503 Full"), True),
+        (answer(b"bad", "503 Full", b"Connection: close\r\n"), False),
+        (answer(b"bad", "503 Full") + b"and more", False),
+        (answer(b"bad", "503 Full")[:-1], False),
+        (b"HTTP/1.1 503 Full\r\nTransfer-Encoding: chunked\r\n\r\n", False),
+    ],
+)
+async def test_a_connection_whose_answer_is_passed_over_is_kept_if_it_is_at_its_end(bad: bytes, is_kept: bool) -> None:
+    async with (
+        backend(answering(bad)) as b0,
+        backend(answering(answer())) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(429, 503)))) as proxy,
+    ):
+        for number in range(1, 4):
+            assert status(await proxy.ask(request(key=proxy.key_of("b0")))) == 200
+            assert (proxy.lines[-1].backend, proxy.lines[-1].attempts) == ("b1", 2)
+            assert len(b0.received) == (1 if is_kept else number)
+            assert proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0
+        assert proxy.retries("stale", "success") == 0
+
+
+async def test_a_connection_that_still_takes_the_request_is_not_kept_when_another_backend_is_asked() -> None:
+    early = answer(b"bad", "503 Full")
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(early)
+        await reader.read()
+
+    async with (
+        backend(talk) as b0,
+        backend(answering(answer())) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(503,)))) as proxy,
+    ):
+        reader, writer = await proxy.connect()
+        octets = request("PUT", key=proxy.key_of("b0"), extra=b"Content-Length: 2\r\n")
+        writer.write(octets + b"x")
+        await proxy.settled(lambda: len(b1.received) == 1)
+        assert not proxy.pool.backends["b0"].idle
+        writer.write(b"y")
+        assert (await read_head(reader)).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
 async def test_the_seat_of_a_further_attempt_is_not_given_away_by_the_one_before_it() -> None:
     gate = asyncio.Event()
 
