@@ -6,6 +6,7 @@ import fcntl
 import io
 import os
 import pty
+import random
 import struct
 import termios
 from collections import Counter
@@ -21,7 +22,9 @@ from hypothesis import strategies as st
 from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import Address, BackendSpec, BoundedLoad, HotKeys, Pin, PoolSpec, Queue
+from lbproxy.simulate import engine
 from lbproxy.simulate.changes import Change, moved_keys
+from lbproxy.simulate.engine import Engine
 from lbproxy.simulate.placements import (
     MAGLEV_SIZE,
     PARTITIONS,
@@ -36,6 +39,7 @@ from lbproxy.simulate.plot import Chart, Series, svg, ticks
 from lbproxy.simulate.progress import Progress
 from lbproxy.simulate.scenes import ALGORITHMS, Scene, run
 from lbproxy.simulate.traffic import Arrival, Habits, Load, Traffic, imagined
+
 
 HASHES = [hash_key(b"key%d" % number) for number in range(4000)]
 FIVE: Members = [(f"s{number}", 1.0) for number in range(5)]
@@ -196,6 +200,57 @@ class TestEngine:
         outcome = run(replace(original, traffic=traffic)).outcome
         assert outcome.requests == 90
         assert outcome.in_flight == pytest.approx(3.5, rel=0.03)
+
+
+class TestQuietTime:
+    """Spells of traffic with a hot key, between which nothing happens for longer and longer."""
+
+    KEYS = 50
+    BEGINS = (0.0, 130.0, 290.0, 900.0)
+
+    def scene(self, seed: int, workers: int, **changes: Any) -> Scene:
+        chance = random.Random(seed)
+        arrivals = []
+        for begins in self.BEGINS:
+            for number in range(800):
+                key = 0 if chance.random() < 0.5 else chance.randrange(self.KEYS)
+                arrivals.append(Arrival(begins + number / 50, key, chance.random()))
+        arrivals.append(Arrival(400.0, 1, 250.0))  # one that takes its time, and is not quiet
+        arrivals.sort(key=lambda arrival: arrival.at_s)
+        keys = [b"%d" % number for number in range(self.KEYS)]
+        traffic = Traffic(keys, [1 / self.KEYS] * self.KEYS, recorded=arrivals)
+        load = Load(clients=0, seconds=1300, warm_up_s=1, workers=workers, seed=seed)
+        return replace(scene(load, **changes), traffic=traffic)
+
+    @pytest.mark.parametrize("changes", [{}, {"limit": 3, "queue": Queue(size=10, timeout=0.5)}])
+    @pytest.mark.parametrize(("algorithm", "workers"), [("lbproxy", 1), ("lbproxy", 2), ("random-jump", 2)])
+    def test_it_is_left_out_and_nothing_comes_out_otherwise(
+        self, monkeypatch: pytest.MonkeyPatch, algorithm: str, workers: int, changes: dict[str, Any]
+    ) -> None:
+        ticked: list[float] = []
+        tick = Engine._tick
+
+        def note(engine: Engine, now: float, worker: int) -> None:
+            ticked.append(now)
+            tick(engine, now, worker)
+
+        monkeypatch.setattr(Engine, "_tick", note)
+        original = self.scene(workers, workers, **changes)
+        short = run(original, algorithm)
+        those, ticked[:] = set(ticked), []
+        monkeypatch.setattr(engine, "SETTLED_S", float("inf"))
+        assert run(original, algorithm) == short
+        assert short.outcome.requests + sum(short.outcome.refused.values()) > 3100
+        assert "spill:hot" in short.outcome.decisions or algorithm == "random-jump"
+        assert those < set(ticked), "a tick comes when it would have come"
+        assert len(those) < len(ticked) * 0.75
+        assert len(ticked) == pytest.approx(13_000 * workers, abs=10)
+
+    def test_how_far_it_has_come_is_told_to_the_end(self) -> None:
+        told: list[float] = []
+        run(self.scene(1, 1), report=told.append)
+        assert told == sorted(told)
+        assert told[-1] > 0.99
 
 
 class Terminal(io.StringIO):

@@ -3,6 +3,10 @@
 Time starts at START and no event takes any. Every worker measures its keys each TICK_S, at moments of its own, as
 processes do that know nothing of each other. A client in a closed loop keeps its
 connection, and so its worker; which one that is has been left to chance, as it is when workers share a port.
+
+A recorded night is long, and ticks are most of it. When nothing has been in flight for SETTLED_S, every measure has
+faded to less than a rounding error, no key is hot nor remembered as one (`core/hotkeys.py`), and further ticks change
+nothing: they are left out until LEAD_S before something happens again. Those that remain come when they would have.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from lbproxy.simulate.traffic import NO_KEY, Load, Traffic
 START: Final = 1000.0
 # How often somebody is told how far it has come, in simulated seconds.
 _REPORT_S: Final = 0.25
+SETTLED_S: Final = 120.0
+LEAD_S: Final = 5.0
 
 Action = Callable[[float, Any], None]
 
@@ -64,17 +70,19 @@ class Engine:
         self._chance: Final = random.Random(load.seed)  # noqa: S311
         self._events: Final[list[tuple[float, int, Action, Any]]] = []
         self._count = 0
+        self._end_of_run: Final = START + load.seconds
+        self._open = 0  # requests that have come and are not over
+        self._rests_since = START  # when the last of them was
         self._waiting: Final = [deque[Exchange]() for _ in range(load.workers)]
         self._worker_of: Final = [self._chance.randrange(load.workers) for _ in range(load.clients)]
 
     def run(self) -> None:
         """From START until the load's time is over."""
-        end = START + self._load.seconds
         self._begin()
         events = self._events
         while events:
             now, _, action, subject = heapq.heappop(events)
-            if now >= end:
+            if now >= self._end_of_run:
                 break
             action(now, subject)
 
@@ -103,12 +111,23 @@ class Engine:
         if self._watch is not None:
             self._watch(now)
         self._seat_those_who_wait(now, worker)
-        self._at(now + TICK_S, self._tick, worker)
+        next_tick, until = now + TICK_S, self._rests_until(now)
+        while next_tick + TICK_S < until:  # step by step, so that it comes at the very moment
+            next_tick += TICK_S
+        self._at(next_tick, self._tick, worker)
+
+    def _rests_until(self, now: float) -> float:
+        """Until when ticks change nothing; `now` when they may."""
+        if self._open or self._watch is not None or now - self._rests_since < SETTLED_S:
+            return now
+        clockwork = (self._tick, self._tell)
+        happens = min([when for when, _, action, _ in self._events if action not in clockwork], default=None)
+        return (self._end_of_run if happens is None else happens) - LEAD_S
 
     def _tell(self, now: float, _: None) -> None:
         assert self._report is not None
         self._report((now - START) / self._load.seconds)
-        self._at(now + _REPORT_S, self._tell, None)
+        self._at(max(now + _REPORT_S, self._rests_until(now)), self._tell, None)
 
     def _ask(self, now: float, client: int) -> None:
         """A client of the closed loop sends its next request."""
@@ -133,6 +152,7 @@ class Engine:
             self._at(START + recorded[index + 1].at_s, self._replay, index + 1)
 
     def _arrive(self, now: float, exchange: Exchange) -> None:
+        self._open += 1
         if not self._router.admit(exchange.worker, exchange.h):
             self._refuse(now, exchange, "key_limit")
         elif not self._seat(now, exchange):
@@ -160,6 +180,8 @@ class Engine:
     def _end(self, now: float, exchange: Exchange) -> None:
         self._router.leave(exchange.worker, exchange.backend, exchange.h)
         self._tally.leave(now, exchange.backend)
+        self._open -= 1
+        self._rests_since = now
         self._seat_those_who_wait(now, exchange.worker)
         if exchange.client >= 0:
             self._ask(now, exchange.client)
@@ -178,6 +200,8 @@ class Engine:
     def _refuse(self, now: float, exchange: Exchange, reason: str) -> None:
         """The client hears no, and comes again after as long as an answer would have taken."""
         self._tally.refuse(now, reason)
+        self._open -= 1
+        self._rests_since = now
         if exchange.client >= 0:
             self._at(now + exchange.service_s, self._ask, exchange.client)
 
