@@ -40,7 +40,6 @@ from lbproxy.simulate.progress import Progress
 from lbproxy.simulate.scenes import ALGORITHMS, Scene, run
 from lbproxy.simulate.traffic import Arrival, Habits, Load, Traffic, imagined
 
-
 HASHES = [hash_key(b"key%d" % number) for number in range(4000)]
 FIVE: Members = [(f"s{number}", 1.0) for number in range(5)]
 WEIGHTED: Members = [("a", 1.0), ("b", 2.0), ("c", 0.5), ("none", 0.0)]
