@@ -90,6 +90,15 @@ def test_no_page_is_about_an_alert_that_there_is_not() -> None:
     assert set(re.findall(r"^### (Lbproxy\w+)$", OPERATIONS, re.MULTILINE)) == set(NAMES)
 
 
+def test_the_command_that_makes_links_of_them_makes_links_of_all() -> None:
+    [command] = re.findall(r"`sed -i '([^']*)'\srules/alerts\.yml`", OPERATIONS)
+    done = subprocess.run(["sed", command, str(RULES / "alerts.yml")], capture_output=True, text=True, check=True)
+    links = [
+        rule["annotations"]["runbook_url"] for group in yaml.safe_load(done.stdout)["groups"] for rule in group["rules"]
+    ]
+    assert links == [f"https://docs.example.com/lbproxy/docs/operations.md#{name.lower()}" for name in NAMES]
+
+
 # promtool's unit tests
 
 
