@@ -218,7 +218,7 @@ class Instance(Views):
             if text is None and not self.source.is_file:
                 config = self.supervisor.config
             elif text is None:
-                config = await asyncio.to_thread(Source(self.source.path).load)
+                config = await asyncio.to_thread(self.source.read_again)
             else:
                 config = await asyncio.to_thread(_config_of, text)
         except ConfigError as error:

@@ -33,6 +33,30 @@ def test_a_file_and_a_text_are_read_alike(tmp_path: Path) -> None:
     assert text.identity is None
 
 
+def test_a_pipe_gives_its_content_once_and_that_is_said() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, TEXT.encode())
+    os.close(writer)
+    source = Source(f"/dev/fd/{reader}")
+    config = source.load_to_start()
+    for read in (source.load, source.read_again):
+        with pytest.raises(ConfigError, match=r"is a pipe, which has given its content once: only from a file"):
+            read()
+    os.close(reader)
+    assert source.fields(config) is not None, "it is the one that was read"
+
+
+def test_what_is_read_again_is_not_taken_for_read(tmp_path: Path) -> None:
+    path = tmp_path / "lbproxy.yaml"
+    path.write_text(TEXT)
+    source = Source(str(path))
+    config, before = source.load(), source.identity
+    path.write_text(TEXT.replace(":1", ":22"))
+    assert source.read_again() != config
+    assert source.identity == before != identity(str(path))
+    assert source.fields(config) is not None
+
+
 @pytest.mark.parametrize("name", ["secret", "health", "headers"])
 def test_a_pool_may_be_called_as_it_likes(name: str) -> None:
     pools = f"pools: {{{name}: {{backends: [{{name: b1, url: 'http://127.0.0.1:1'}}]}}}}"

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 
 from lbproxy.control.build import build
-from lbproxy.control.config import examine, read, reads
+from lbproxy.control.config import examine, read_text, reads
+from lbproxy.control.problems import ConfigError, Problem
 from lbproxy.control.schema import File
 from lbproxy.control.write import resolved
 from lbproxy.core.spec import Config
@@ -73,8 +74,18 @@ class Source:
             return self._latest[1]
         return None
 
+    def read_again(self) -> Config:
+        """What a reload would read now, without taking it for read. Raises ConfigError."""
+        return build(self._read(), source=self.path)
+
     def _read(self) -> File:
-        return read(self.path) if self._text is None else reads(self._text, self.path)
+        if self._text is not None:
+            return reads(self._text, self.path)
+        text = read_text(self.path)
+        if not text and self._latest is not None and self.identity is None:
+            why = "is a pipe, which has given its content once: only from a file can it be read again"
+            raise ConfigError([Problem(self.path, 0, 0, "", why)])
+        return reads(text, self.path)
 
 
 def without_secrets(value: Any) -> Any:
