@@ -15,7 +15,7 @@ from typing import Final
 from lbproxy.core.ledger import DURATION_BOUNDS, TABLES, RowKey, RowKind
 from lbproxy.core.snapshot import Snapshot, build_snapshot
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, PoolSpec
-from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus, process_families, snapshot_families
+from lbproxy.observe.facts import RELOAD_RESULTS, ReloadStatus, WorkerStatus, process_families, snapshot_families
 from lbproxy.observe.metrics import MOST_BACKENDS, OTHER, PREFIX, ROW_LABELS, Family, number, shown_name
 
 # Labels whose values are names out of the configuration or texts, not words of a closed list.
@@ -66,7 +66,7 @@ def metrics() -> dict[str, list[Metric]]:
     reloads = ReloadStatus(dict.fromkeys(RELOAD_RESULTS, 0), True, 0.0)
     return {
         **sections,
-        "process": known(process_families((), {}, reloads)),
+        "process": known(process_families((WorkerStatus(0, "ready", 1, 1, 0.0, 0),), {}, reloads)),
         "snapshot": known(snapshot_families(_example())),
     }
 
