@@ -267,3 +267,18 @@ class Traffic:
     async def until_answered(self, more: int) -> None:
         goal = self.answered + more
         await until_true(lambda: self.answered >= goal)
+
+
+async def assert_each_counted_once(proxy: Proxy, backends: Backends, traffic: Traffic) -> None:
+    """What the metrics say of requests to a pool, of which this was all the traffic, whatever was killed meanwhile.
+
+    What a turn of a worker's loop has answered is counted together, and then sent. So what a client has got whole is
+    counted in full. A worker that is killed between the two has counted what nobody got: up to one request for every
+    client's connection it had, and not one for each kill. Such a client may not even fail: on a connection that it had
+    kept, aiohttp repeats an idempotent request without a word. But a backend has seen every one of them as often as it
+    is counted. And a pool's requests are counted before its backends': a kill in between leaves the backend short.
+    """
+    total = await asyncio.to_thread(proxy.metric, "requests_total", pool="api")
+    by_backend = await asyncio.to_thread(proxy.metric, "upstream_requests_total", pool="api")
+    seen = sum(backends.seen.values())
+    assert traffic.answered <= by_backend <= total <= seen, (traffic.answered, by_backend, total, seen)
