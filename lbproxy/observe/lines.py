@@ -1,9 +1,9 @@
 """Access log lines: one finished exchange as JSON or in the combined format.
 
 The bytes that a client chose (method, target, host, fields) are checked together, in one C call: when none of them
-needs escaping, which is nearly always, the line is one `%`. Otherwise each value is escaped exactly, so
-that a JSON line is valid JSON and a combined line is one line whatever was sent. A line is never longer than
-`LINE_MAX`, the size up to which a pipe takes a write in one piece; longer values are cut, and end in `...`.
+needs escaping, which is nearly always, the line is one `%`. Otherwise each value is escaped exactly, so that a JSON
+line is valid JSON and a combined line is one line whatever was sent. A line is never longer than `LINE_MAX`, the size
+up to which a pipe takes a write in one piece; longer values are cut, and end in `...`.
 """
 
 from __future__ import annotations
