@@ -294,6 +294,18 @@ def answering(*answers: bytes, close: bool = False) -> Talk:
     return talk
 
 
+def waiting_for(gate: asyncio.Event) -> Talk:
+    """A backend that answers no request before the gate is open."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_head(reader)
+            await gate.wait()
+            writer.write(answer())
+
+    return talk
+
+
 def answer(body: bytes = b"ok", status: str = "200 OK", extra: bytes = b"") -> bytes:
     return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%b\r\n%b" % (status.encode(), len(body), extra, body)
 

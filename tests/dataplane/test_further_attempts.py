@@ -25,6 +25,7 @@ from tests.dataplane.harness import (
     reload,
     request,
     running,
+    waiting_for,
 )
 
 
@@ -224,13 +225,7 @@ async def test_the_time_for_a_first_byte_begins_when_the_request_has_ended() -> 
 @pytest.mark.parametrize("end", ["queue_timeout", "queue_full", "no_backend", "client_abort"])
 async def test_an_attempt_for_which_no_seat_was_found_is_none(end: str) -> None:
     gate = asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_head(reader)
-        await gate.wait()
-        writer.write(answer())
-
-    async with backend(talk) as b0:
+    async with backend(waiting_for(gate)) as b0:
         pool = pool_of(b0.port, 1)
         seats = (replace(pool.backends[0], max_in_flight=1), pool.backends[1])
         queue = Queue(size=0 if end == "queue_full" else 9, timeout=0.1 if end == "queue_timeout" else PATIENCE_S)
@@ -332,13 +327,7 @@ async def test_a_connection_that_still_takes_the_request_is_not_kept_when_anothe
 
 async def test_the_seat_of_a_further_attempt_is_not_given_away_by_the_one_before_it() -> None:
     gate = asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_head(reader)
-        await gate.wait()
-        writer.write(answer())
-
-    async with backend(talk) as b0, backend(talk) as b1:
+    async with backend(waiting_for(gate)) as b0, backend(waiting_for(gate)) as b1:
         pool = pool_of(b0.port, b1.port)
         one_each = tuple(replace(each, max_in_flight=1) for each in pool.backends)
         patient = replace(pool, queue=Queue(timeout=PATIENCE_S), retry=Retry(per_try=PATIENCE_S))
@@ -364,13 +353,7 @@ async def test_the_seat_of_a_further_attempt_is_not_given_away_by_the_one_before
 
 async def test_who_waited_while_its_key_moved_is_counted_at_the_new_owner() -> None:
     gate = asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_head(reader)
-        await gate.wait()
-        writer.write(answer())
-
-    async with backend(talk) as b0, backend(talk) as b1:
+    async with backend(waiting_for(gate)) as b0, backend(waiting_for(gate)) as b1:
         pool = replace(pool_of(b0.port, b1.port), queue=Queue(timeout=PATIENCE_S))
         first, second = pool.backends
         before = (replace(first, max_in_flight=1), replace(second, weight=0.0))

@@ -41,6 +41,7 @@ from tests.dataplane.harness import (
     reload,
     request,
     running,
+    waiting_for,
 )
 from tests.tools import interpreted_only
 
@@ -1213,14 +1214,7 @@ async def test_a_flood_of_pipelined_requests_is_answered_in_order_and_held_withi
 @pytest.mark.parametrize("end", ["stops", "breaks", "too much"])
 async def test_a_request_that_is_refused_while_it_waits_for_a_seat_never_reaches_a_backend(end: str) -> None:
     gate = asyncio.Event()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            await read_head(reader)
-            await gate.wait()
-            writer.write(answer())
-
-    async with backend(talk) as b0:
+    async with backend(waiting_for(gate)) as b0:
         pool = pool_of(b0.port)
         one_seat = replace(pool.backends[0], max_in_flight=1)
         async with running(
