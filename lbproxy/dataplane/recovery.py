@@ -102,8 +102,7 @@ def attempt_failed(exchange: Exchange, error: int) -> None:
         exchange.finish(monotonic(), False)
     elif action == CUT:
         pool, backend = exchange.attempting()
-        exchange.drop_upstream()
-        exchange.leave_seat()
+        exchange.drop_attempt()
         exchange.reason = UPSTREAM_ERRORS[error]
         _blame(exchange, pool, backend, error)
         cut(exchange)
@@ -119,8 +118,7 @@ def _states(exchange: Exchange) -> str:
 
 def no_resources(exchange: Exchange) -> None:
     """We could not even try: out of descriptors, ports or memory. No backend is to blame."""
-    exchange.drop_upstream()
-    exchange.leave_seat()
+    exchange.drop_attempt()
     exchange.refuse(503, "no_resources")
 
 
@@ -262,8 +260,7 @@ def client_left(exchange: Exchange) -> None:
         return
     if action == ABANDON:
         _count_abort(exchange)
-    exchange.drop_upstream()
-    exchange.leave_seat()
+    exchange.drop_attempt()
     settle(exchange, monotonic())
     tell(exchange)
 
@@ -283,8 +280,7 @@ def _count_abort(exchange: Exchange) -> None:
 def client_failed(exchange: Exchange, status: int, reason: str) -> None:
     """The client sends no more, or what it sends cannot be taken. The backend is not to blame."""
     has_answer = exchange.up in (RESPONDING, FINISHED)
-    exchange.drop_upstream()
-    exchange.leave_seat()
+    exchange.drop_attempt()
     if has_answer:
         exchange.reason = reason
         cut(exchange)
@@ -308,8 +304,7 @@ def out_of_time(exchange: Exchange, due: int) -> None:
     elif due == DUE_BODY:
         client_failed(exchange, 408, "body_timeout")
     elif due == DUE_SEND:
-        exchange.drop_upstream()
-        exchange.leave_seat()
+        exchange.drop_attempt()
         _count_abort(exchange)
         cut(exchange)
     elif due == DUE_TUNNEL and exchange.tunnel is not None:

@@ -529,6 +529,11 @@ class Exchange(Finished):
         self.up = BROKEN
         self.finish(monotonic(), False)
 
+    def drop_attempt(self) -> None:
+        """End the current attempt, if there is one: its connection is closed and its seat free."""
+        self.drop_upstream()
+        self.leave_seat()
+
     def drop_upstream(self) -> None:
         """Close the upstream connection, or what is becoming one."""
         connecting, self.connecting = self.connecting, None
