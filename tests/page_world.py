@@ -271,6 +271,7 @@ class World:
         self.callbacks: list[Callable[[], None]] = []
         self.worker_states = ["ready", "ready"]
         self.silences: dict[int, int] = {}
+        self.silent: list[int] = []
         self.requests_before = 1000
         self.draining = False
         self.writes = "token"
@@ -320,6 +321,7 @@ class World:
             "uptime_s": 7200.0,
             "ready": True,
             "draining": self.draining,
+            "silent_workers": [{"worker": at, "silent_s": self.silences[at]} for at in self.silent],
             "listeners": [{"name": "0.0.0.0:8080", "address": "0.0.0.0:8080"}],
             "writes": self.writes,
             "reload": self.reload_result,

@@ -14,7 +14,6 @@ from lbproxy.control.admin.page.judge import LEVELS, Verdict, judge_instance, wo
 from lbproxy.control.admin.page.picture import icon, sign_sheet
 from lbproxy.control.admin.page.sight import PoolSight
 from lbproxy.control.admin.page.words import count, duration, escape, lasting
-from lbproxy.observe.facts import SILENT_AFTER_S
 
 Document = Mapping[str, Any]
 Pieces = Callable[[str], str]
@@ -45,7 +44,7 @@ def blocks(
     yield "verdict", verdict(overall(info, workers, sights))
     yield "facts", _facts(info)
     yield "events", _events(events)
-    yield "workers", _workers(workers)
+    yield "workers", _workers(info, workers)
 
 
 def overall(info: Document, workers: Document, sights: Sequence[PoolSight]) -> Verdict:
@@ -113,8 +112,9 @@ def _event(event: Document) -> str:
     )
 
 
-def _workers(workers: Document) -> str:
-    rows = "".join([_worker(worker) for worker in workers["workers"]])
+def _workers(info: Document, workers: Document) -> str:
+    silent = {each["worker"] for each in info["silent_workers"]}
+    rows = "".join([_worker(worker, worker["worker"] in silent) for worker in workers["workers"]])
     return (
         '<table class="workers" id="workers"><caption class="vh">Worker processes</caption><thead><tr>'
         '<th scope="col">Worker</th><th scope="col">State</th><th scope="col">Requests</th>'
@@ -123,8 +123,7 @@ def _workers(workers: Document) -> str:
     )
 
 
-def _worker(worker: Document) -> str:
-    is_silent = worker["silent_s"] >= SILENT_AFTER_S
+def _worker(worker: Document, is_silent: bool) -> str:
     state = f"silent {worker['silent_s']} s" if is_silent else worker["state"]
     is_ready = worker["state"] == "ready" and not is_silent
     sign = "up" if is_ready else "down" if worker["state"] == "down" else "held"

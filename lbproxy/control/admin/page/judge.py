@@ -17,7 +17,6 @@ from lbproxy.control.admin.page.source import BackendNow, PoolNow
 from lbproxy.control.admin.page.window import Span
 from lbproxy.control.admin.page.words import about, lasting, names, plural, rough_times
 from lbproxy.core.ledger import SPILL_REASONS
-from lbproxy.observe.facts import SILENT_AFTER_S
 
 Level = Literal["good", "notice", "bad"]
 LEVELS: Final[tuple[Level, ...]] = ("good", "notice", "bad")
@@ -244,9 +243,8 @@ def _process(info: Mapping[str, Any], workers: Mapping[str, Any]) -> Iterator[Fi
         yield "bad", "No worker serves."
     elif missing:
         yield "notice", f"{missing} of {len(states)} workers {'is' if missing == 1 else 'are'} not ready."
-    for worker in workers["workers"]:
-        if worker["silent_s"] >= SILENT_AFTER_S:
-            yield "notice", f"Worker {worker['worker']} has been silent for {worker['silent_s']} s."
+    for silent in info["silent_workers"]:
+        yield "notice", f"Worker {silent['worker']} has been silent for {silent['silent_s']} s."
 
 
 def _reload(info: Mapping[str, Any]) -> Iterator[Finding]:
