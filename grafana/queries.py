@@ -31,6 +31,10 @@ KEY_SKEW: Final = "key skew"
 SPILL: Final = "spill"
 CAUSES: Final = (RING_ERROR, KEY_SKEW, SPILL)
 
+# For how many seconds the event loop of a worker stands still before that is worth a word, and before it is replaced.
+SILENT_AFTER_S: Final = 3
+HANGS_AFTER_S: Final = 10
+
 # The states of a backend, the best first: a number stands for each in panels that cannot show words as they come.
 STATES: Final = ("up", "draining", "unknown", "held", "ejected", "down")
 
@@ -90,6 +94,23 @@ def kept_share(scope: Scope, labels: str = "") -> str:
         by(labels, scope.rate("route_decisions_total", 'decision=~"owner|pinned"')),
         by(labels, scope.rate("route_decisions_total", 'decision!="no_key"')),
     )
+
+
+def silent(scope: Scope) -> str:
+    """How many workers are ready, but their event loop stands still."""
+    return by("", f"{scope.series('worker_silent_seconds')} >= bool {SILENT_AFTER_S}")
+
+
+def serving(scope: Scope) -> str:
+    """How many workers serve."""
+    ready = by("", scope.series("workers", 'state="ready"'))
+    return f"{ready}\n- {silent(scope)}"
+
+
+def not_serving(scope: Scope) -> str:
+    """How many workers do not."""
+    absent = by("", scope.series("workers", 'state!="ready"'))
+    return f"{absent}\n+ {silent(scope)}"
 
 
 def share_of(scope: Scope, whole: Scope, counter: str) -> str:

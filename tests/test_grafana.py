@@ -15,13 +15,15 @@ from typing import Any
 import promql_parser
 import pytest
 
-from grafana import build
+from grafana import build, queries
 from grafana.boards import behaviour
 from grafana.frame import COLUMNS, Row, dashboard
 from grafana.panels import stat
 from grafana.queries import CAUSES, POOL, STATES, Shares
 from lbproxy.core import health, ledger
 from lbproxy.observe import dashboards
+from lbproxy.observe.facts import SILENT_AFTER_S
+from lbproxy.slot import HANGS_AFTER
 from tests.promql import (
     DASHBOARDS,
     SOME_VALUES,
@@ -349,6 +351,10 @@ def test_every_state_of_a_backend_has_a_word_and_a_colour() -> None:
 def test_every_decision_and_every_reason_for_a_spill_has_a_colour() -> None:
     assert tuple(behaviour.DECISIONS) == ledger.DECISIONS
     assert tuple(behaviour.SPILLS) == FAMILIES["lbproxy_route_spills_total"]["reason"]
+
+
+def test_a_worker_is_silent_and_hangs_when_lbproxy_says_so() -> None:
+    assert (queries.SILENT_AFTER_S, queries.HANGS_AFTER_S) == (SILENT_AFTER_S, HANGS_AFTER)
 
 
 # Shipping them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import aiohttp
 import pytest
 
 from grafana.boards.distribution import SHARES
-from grafana.queries import CAUSES, KEY_SKEW
+from grafana.queries import CAUSES, KEY_SKEW, PROXIES, not_serving, serving
 from tests.prometheus import PATIENCE_S, Prometheus
 from tests.promql import (
     annotation_queries,
@@ -193,3 +194,20 @@ def test_every_rule_is_well_and_looks_at_data(changed: Prometheus) -> None:
 def test_nothing_is_wrong_but_the_hot_key(changed: Prometheus) -> None:
     active = {alert["labels"]["alertname"] for alert in changed.ask("alerts")["alerts"]}
     assert active <= {"LbproxyUnevenLoad", "LbproxyHotKey"}
+
+
+def test_a_worker_that_is_silent_does_not_serve_while_it_is(proxy: Proxy, changed: Prometheus) -> None:
+    workers = int(changed.value(f"sum({PROXIES.series('workers')})"))
+
+    def counted() -> tuple[float, float]:
+        return changed.value(serving(PROXIES)), changed.value(not_serving(PROXIES))
+
+    assert counted() == (workers, 0)
+    pid = proxy.worker_pids()[0]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: counted() == (workers - 1, 1), NOTICED_WITHIN_S)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: counted() == (workers, 0), NOTICED_WITHIN_S)
+    assert proxy.worker_pids()[0] == pid

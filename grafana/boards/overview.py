@@ -17,7 +17,19 @@ from grafana.boards.common import (
 )
 from grafana.frame import Row, dashboard
 from grafana.panels import BAD, GOOD, NOTICE, Json, override, query, table, thresholds, timeseries
-from grafana.queries import NEARLY, POOLS, PROXIES, UNEVEN, Shares, by, error_share, kept_share, quantile
+from grafana.queries import (
+    NEARLY,
+    POOLS,
+    PROXIES,
+    SILENT_AFTER_S,
+    UNEVEN,
+    Shares,
+    by,
+    error_share,
+    kept_share,
+    not_serving,
+    quantile,
+)
 
 
 def build() -> Json:
@@ -56,9 +68,10 @@ def _verdict() -> Row:
             yes_no(
                 3,
                 "Workers",
-                "How many worker processes are not serving.",
-                by("", PROXIES.series("workers", 'state!="ready"')),
-                "All ready",
+                "How many worker processes are not serving: starting, draining, down, or silent for "
+                f"{SILENT_AFTER_S} s or more.",
+                not_serving(PROXIES),
+                "All serve",
                 links=(to_workers(),),
             ),
             yes_no(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.boards.common import WORKERS, marks, number, variables, yes_no
 from grafana.frame import Row, dashboard
 from grafana.panels import BAD, CALM, GOOD, NOTICE, PLAIN, Json, fixed, override, query, table, thresholds, timeseries
-from grafana.queries import PROXIES, by, ratio
+from grafana.queries import HANGS_AFTER_S, PROXIES, SILENT_AFTER_S, by, not_serving, ratio, serving
 
 
 def build() -> Json:
@@ -15,7 +15,7 @@ def build() -> Json:
         "The processes behind it, what they were told, and whether they keep up.",
         variables(),
         marks(),
-        [_now(), _work(), _keeping_up(), _told()],
+        [_now(), _work(), _event_loops(), _processes(), _given_up(), _told()],
     )
 
 
@@ -25,18 +25,27 @@ def _now() -> Row:
         4,
         (
             yes_no(
-                5,
+                4,
                 "Workers not serving",
-                "Worker processes that are starting, draining or down.",
-                by("", PROXIES.series("workers", 'state!="ready"')),
+                f"Worker processes that are starting, draining, down, or silent for {SILENT_AFTER_S} s or more.",
+                not_serving(PROXIES),
                 "None",
             ),
-            number(5, "Workers serving", "Worker processes that serve.", "short", _ready()),
+            number(4, "Workers serving", "Worker processes that serve.", "short", serving(PROXIES)),
             number(
-                5, "Requests", "Requests answered per second.", "reqps", by("", PROXIES.rate("worker_requests_total"))
+                4, "Requests", "Requests answered per second.", "reqps", by("", PROXIES.rate("worker_requests_total"))
             ),
             number(
-                5,
+                4,
+                "Longest silence",
+                "For how long the event loop of some worker has not turned. Its clients and its part of the new "
+                f"connections wait; at {HANGS_AFTER_S} s it is replaced.",
+                "s",
+                by("", PROXIES.series("worker_silent_seconds"), "max"),
+                thresholds(GOOD, (SILENT_AFTER_S, NOTICE), (HANGS_AFTER_S, BAD)),
+            ),
+            number(
+                4,
                 "Worst event loop lag",
                 "How late the slowest worker's event loop is. Above a few tens of milliseconds all its requests wait.",
                 "s",
@@ -55,10 +64,6 @@ def _now() -> Row:
             ),
         ),
     )
-
-
-def _ready() -> str:
-    return by("", PROXIES.series("workers", 'state="ready"'))
 
 
 def _work() -> Row:
@@ -96,9 +101,9 @@ def _work() -> Row:
     )
 
 
-def _keeping_up() -> Row:
+def _event_loops() -> Row:
     return Row(
-        "Keeping up",
+        "Event loops",
         8,
         (
             timeseries(
@@ -115,6 +120,35 @@ def _keeping_up() -> Row:
             ),
             timeseries(
                 8,
+                "Silent workers",
+                "For how long each worker's event loop has not turned. One that is only late is soon at 0 again; from "
+                f"{SILENT_AFTER_S} s on a worker is named as silent, and at {HANGS_AFTER_S} s it is replaced.",
+                "s",
+                query(
+                    by("instance, worker", PROXIES.series("worker_silent_seconds"), "max"),
+                    "{{instance}} {{worker}}",
+                ),
+                line_at=thresholds(GOOD, (SILENT_AFTER_S, NOTICE), (HANGS_AFTER_S, BAD)),
+            ),
+            timeseries(
+                8,
+                "Event loop turns",
+                "Ticks per second of each worker's event loop: ten, or a little less. The lag tells of the last tick "
+                "alone; this falls with whatever held the loop up between two scrapes.",
+                "ops",
+                query(by("instance, worker", PROXIES.rate("worker_ticks_total")), "{{instance}} {{worker}}"),
+            ),
+        ),
+    )
+
+
+def _processes() -> Row:
+    return Row(
+        "Processes",
+        8,
+        (
+            timeseries(
+                12,
                 "Workers by state",
                 "Worker processes by what they are doing.",
                 "short",
@@ -128,14 +162,23 @@ def _keeping_up() -> Row:
                 ],
             ),
             timeseries(
-                8,
+                12,
                 "Workers replaced",
-                "How often a worker had to be replaced, by what ended the old one.",
+                "How often a worker had to be replaced, by what ended the old one; hung: its event loop did not turn.",
                 "short",
                 query(by("reason", PROXIES.increase("worker_restarts_total")), "{{reason}}"),
                 bars=True,
                 stack="normal",
             ),
+        ),
+    )
+
+
+def _given_up() -> Row:
+    return Row(
+        "Given up",
+        8,
+        (
             timeseries(
                 8,
                 "Refused before a pool was known",
