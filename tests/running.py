@@ -177,12 +177,18 @@ def is_alive(pid: int) -> bool:
 
 
 class Backends:
-    """Named backends in the test's event loop. They answer with their name; `/slow/S` after so many seconds."""
+    """Named backends in the test's event loop. They answer with their name; `/slow/S` after so many seconds, `/held`
+    when the test has called `release`."""
 
     def __init__(self, *names: str) -> None:
         self.ports: dict[str, int] = {}
         self.seen: dict[str, int] = dict.fromkeys(names, 0)
         self._runners: dict[str, web.AppRunner] = {}
+        self._released = asyncio.Event()
+
+    def release(self) -> None:
+        """Let what is held be answered."""
+        self._released.set()
 
     async def __aenter__(self) -> Backends:
         for name in self.seen:
@@ -204,6 +210,8 @@ class Backends:
             self.seen[name] += 1
             if request.path.startswith("/slow/"):
                 await asyncio.sleep(float(request.path.removeprefix("/slow/")))
+            elif request.path == "/held":
+                await self._released.wait()
             return web.Response(text=name)
 
         app = web.Application()

@@ -8,19 +8,23 @@ from pathlib import Path
 
 from tests.running import PATIENCE_S, Backends, Proxy, in_thread, ports
 
+CLIENTS = 100
 
-async def _ask(port: int) -> bytes:
-    """The head of the answer to one request, b"" when the connection was closed without a word; it is kept open."""
+
+async def _ask(port: int, everybody: asyncio.Barrier) -> bytes:
+    """The head of the answer to one request, b"" when the connection was closed without a word. It is kept open until
+    everybody has got the one or the other."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nX-User-ID: kim\r\n\r\n")
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
-        await asyncio.sleep(0.5)
-        return head
     except (asyncio.IncompleteReadError, ConnectionError):
-        return b""
+        head = b""
+    try:
+        await asyncio.wait_for(everybody.wait(), PATIENCE_S)
     finally:
         writer.close()
+    return head
 
 
 async def test_whoever_is_accepted_is_served_however_few_files_may_be_open(tmp_path: Path) -> None:
@@ -31,7 +35,8 @@ async def test_whoever_is_accepted_is_served_however_few_files_may_be_open(tmp_p
             assert proxy.process is not None
             resource.prlimit(proxy.process.pid, resource.RLIMIT_NOFILE, (80, 80))
             port, _ = ports(await in_thread(proxy, "serving"))
-            answers = await asyncio.gather(*(_ask(port) for _ in range(100)))
+            everybody = asyncio.Barrier(CLIENTS)
+            answers = await asyncio.gather(*(_ask(port, everybody) for _ in range(CLIENTS)))
         finally:
             await asyncio.to_thread(proxy.end)
     assert {answer.split(b" ")[1] for answer in answers if answer} == {b"200"}

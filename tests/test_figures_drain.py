@@ -104,8 +104,8 @@ async def test_a_session_stays_on_a_draining_backend_until_it_is_idle(tmp_path: 
         assert all(crowd.moves(user) == [before[user]] for user in users)
         assert {name for user in fresh.way for name in fresh.way[user]} == {"b2", "b3"}
         assert not proxy.named("backend is empty")
-        await crowd.stop()
         began = time.monotonic()
+        await crowd.stop()
         await in_thread(proxy, "backend is empty")
         assert time.monotonic() - began > 1.0
         # Whoever comes back after that goes on too.

@@ -148,10 +148,11 @@ async def test_a_backend_that_accepts_and_never_answers(tmp_path: Path) -> None:
             # heard of it, which takes less time than a request that is not answered.
             await in_thread(proxy, "backend ejected")
             await until_named(proxy, "odd", "ejected", 1)
-            served = [await asked(proxy, user) for _ in range(3)]
-            assert [(status, text) for status, text, _ in served[1:]] == [(200, "b1")] * 2
-            assert served[-1][2] < 0.3
-            assert odd.asked <= 3
+            first, *others = [(await asked(proxy, user), odd.asked) for _ in range(3)]
+            assert [(status, text) for (status, text, _), _ in others] == [(200, "b1")] * 2
+            # The first may have come before the worker had heard; the others were not even tried on it.
+            assert {count for _, count in others} == {first[1]}
+            assert first[1] <= 3
         # With a time for each try, the next one on the list has it.
         tried = pools(ports, retry={"per_try": "200ms"}, ejection={"consecutive_errors": 0})
         (tmp_path / "tried").mkdir()

@@ -129,8 +129,8 @@ async def test_it_lives_as_well_while_it_drains(
     monkeypatch.setenv("NOTIFY_SOCKET", manager.place)
     monkeypatch.setenv("WATCHDOG_USEC", "100000")
     async with Backends("b1") as backends:
-        with Proxy(tmp_path, backends.ports) as proxy:
-            slow = asyncio.create_task(get(proxy.port, "/slow/0.5"))
+        with Proxy(tmp_path, backends.ports, drain={"timeout": "60s"}) as proxy:
+            held = asyncio.create_task(get(proxy.port, "/held"))
             while backends.seen["b1"] == 0:  # noqa: ASYNC110  # the request reaches it in a moment
                 await asyncio.sleep(0.01)
             proxy.signal(signal.SIGTERM)
@@ -138,7 +138,8 @@ async def test_it_lives_as_well_while_it_drains(
             assert "READY" in await asyncio.to_thread(manager.next)
             assert "STOPPING" in await asyncio.to_thread(manager.next)
             assert await asyncio.to_thread(manager.next, True) == {"WATCHDOG": "1"}
-            assert await slow == (200, "b1")
+            backends.release()
+            assert await held == (200, "b1")
 
 
 def test_nobody_is_told_where_nobody_listens(tmp_path: Path) -> None:

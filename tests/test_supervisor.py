@@ -115,16 +115,17 @@ def is_refused(port: int) -> bool:
 
 
 async def test_sigterm_lets_what_runs_end_and_takes_nothing_new(tmp_path: Path, backends: Backends) -> None:
-    with Proxy(tmp_path, backends.ports) as proxy:
-        slow = asyncio.create_task(get(proxy.port, "/slow/1"))
+    with Proxy(tmp_path, backends.ports, drain={"timeout": "60s"}) as proxy:
+        held = asyncio.create_task(get(proxy.port, "/held"))
         await asyncio.to_thread(until, lambda: sum(backends.seen.values()))
         proxy.signal(signal.SIGTERM)
         await in_thread(proxy, "draining")
         status, text = await get(proxy.admin_port, "/readyz")
         assert (status, text) == (503, "draining\n")
         await asyncio.to_thread(until, lambda: is_refused(proxy.port))
-        assert not slow.done()
-        assert (await slow)[0] == 200
+        assert not held.done()
+        backends.release()
+        assert (await held)[0] == 200
         assert await asyncio.to_thread(proxy.wait) == 0
         assert proxy.named("exchanges cut off") == []
 
@@ -163,24 +164,29 @@ async def test_a_second_sigint_ends_at_once(tmp_path: Path, backends: Backends) 
 async def test_a_ctrl_c_reaches_the_workers_too_and_they_leave_it_to_the_supervisor(
     tmp_path: Path, backends: Backends
 ) -> None:
-    with Proxy(tmp_path, backends.ports) as proxy:
-        slow = asyncio.create_task(get(proxy.port, "/slow/0.5"))
+    with Proxy(tmp_path, backends.ports, drain={"timeout": "60s"}) as proxy:
+        held = asyncio.create_task(get(proxy.port, "/held"))
         await asyncio.to_thread(until, lambda: sum(backends.seen.values()))
         for pid in await asyncio.to_thread(proxy.worker_pids):
             os.kill(pid, signal.SIGINT)
         proxy.signal(signal.SIGINT)
-        assert (await slow)[0] == 200
+        await in_thread(proxy, "draining")
+        backends.release()
+        assert (await held)[0] == 200
         assert await asyncio.to_thread(proxy.wait) == 0
         assert proxy.named("worker ended") == []
 
 
 async def test_no_worker_outlives_its_supervisor(tmp_path: Path, backends: Backends) -> None:
-    with Proxy(tmp_path, backends.ports) as proxy:
+    with Proxy(tmp_path, backends.ports, drain={"timeout": "60s"}) as proxy:
         pids = await asyncio.to_thread(proxy.worker_pids)
-        slow = asyncio.create_task(get(proxy.port, "/slow/0.5"))
+        held = asyncio.create_task(get(proxy.port, "/held"))
         await asyncio.to_thread(until, lambda: sum(backends.seen.values()))
         proxy.signal(signal.SIGKILL)
-        assert (await slow)[0] == 200
+        assert proxy.process is not None
+        await asyncio.to_thread(proxy.process.wait)
+        backends.release()
+        assert (await held)[0] == 200
         await asyncio.to_thread(until, lambda: not any(map(is_alive, pids)))
 
 
