@@ -113,8 +113,8 @@ async def test_weights_drains_and_their_end(tmp_path: Path, backends: Backends) 
         assert (await cli(proxy, "weight", "b2", "file"))[0] == 0
         assert await homes(proxy) == before
 
-        # What an override says for a time ends with the time. Whom it sends away meanwhile is as with any other: that may
-        # be over before a busy machine has asked for all users.
+        # What an override says for a time ends with the time. It may be over before a busy machine has asked for all
+        # users, but whom a weight sends away has been seen above.
         changes = await asyncio.to_thread(proxy.metric, "ring_changes_total", cause="override")
         code, out, _ = await cli(proxy, "weight", "b3", "0", "--for", "500ms")
         assert (code, "weight 0 (file 1)" in out) == (0, True), out
