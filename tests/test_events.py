@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from lbproxy.control.config import loads
@@ -18,6 +21,8 @@ from lbproxy.core.spec import PoolSpec
 from lbproxy.observe.journal import BURST, Fields, Journal, Level
 from lbproxy.observe.slabs import Layout
 from lbproxy.supervisor import row_keys
+
+SOURCES = "".join(path.read_text() for path in sorted((Path(__file__).parent.parent / "lbproxy").rglob("*.py")))
 
 
 def test_events_are_numbered_and_only_so_many_are_kept() -> None:
@@ -38,9 +43,17 @@ def test_fields_do_not_stand_for_what_an_event_says_itself() -> None:
     own: Fields = {"id": "x", "time": 0, "kind": "state", "level": "debug", "event": "serving", "text": "all is well"}
     events.add("error", "worker failed", {**own, "pool": 5, "backend": None})
     (kept,) = events.after(0)
-    assert (kept["id"], kept["time"], kept["kind"]) == (1, "2026-11-30T12:00:00.250Z", "other")
+    assert (kept["id"], kept["time"], kept["kind"]) == (1, "2026-11-30T12:00:00.250Z", "worker")
     assert (kept["level"], kept["event"], kept["pool"], kept["backend"]) == ("error", "worker failed", "5", "")
     assert kept["text"].startswith("worker failed: ")
+
+
+@pytest.mark.parametrize("event", sorted(set(re.findall(r'"(worker [a-z ]+|pin [a-z ]+)",', SOURCES))))
+def test_what_is_told_of_workers_and_pins_can_be_told_from_the_rest(event: str) -> None:
+    events = Events()
+    events.add("info", event, {})
+    (kept,) = events.after(0)
+    assert kept["kind"] == event.split()[0]
 
 
 def test_subscribers_are_told_until_they_leave() -> None:

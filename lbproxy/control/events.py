@@ -19,6 +19,7 @@ Event = dict[str, Any]
 MEMORY: Final = 500
 
 # The kind of event that a line of the journal is; what is not here is an event of kind "other".
+OTHER: Final = "other"
 _KINDS: Final = {
     "backend state": "state",
     "backend ejected": "ejection",
@@ -27,6 +28,8 @@ _KINDS: Final = {
     "backends are eligible again": "panic",
     "override set": "override",
     "override ended": "override",
+    "pin set": "pin",
+    "pin taken back": "pin",
     "backend is empty": "drain",
     "ring changed": "ring",
     "hot key": "hot_key",
@@ -37,10 +40,17 @@ _KINDS: Final = {
     "worker ready": "worker",
     "worker ended": "worker",
     "worker not started": "worker",
+    "worker failed": "worker",
+    "worker hangs": "worker",
+    "worker not understood": "worker",
     "admin write": "admin",
     "draining": "process",
+    "exchanges cut off": "process",
+    "ended at once": "process",
+    "stopped": "process",
     "serving": "process",
 }
+KINDS: Final = (*dict.fromkeys(_KINDS.values()), OTHER)
 
 
 @final
@@ -63,7 +73,7 @@ class Events:
                 **fields,  # which are a worker's own, of an event of a worker's: they stand for none of the following
                 "id": self._last,
                 "time": iso_time(int(self._wall() * 1000)),
-                "kind": _KINDS.get(event, "other"),
+                "kind": _KINDS.get(event, OTHER),
                 "level": level,
                 "pool": str(fields.get("pool") or ""),
                 "backend": str(fields.get("backend") or ""),

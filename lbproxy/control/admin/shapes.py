@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, get_args
 
+from lbproxy.control.events import KINDS
 from lbproxy.control.overrides import WHATS
 from lbproxy.control.pool_state import CAUSES
 from lbproxy.control.probes import RESULTS
@@ -388,7 +389,7 @@ SCHEMAS: Final[dict[str, Shape]] = {
         "Further members depend on the event.",
         id=count("Grows by one with each event; starts anew with the process."),
         time=time(),
-        kind=text("state, ejection, panic, override, drain, ring, hot_key, reload, worker, admin, process or other."),
+        kind=one_of(KINDS),
         level=one_of(get_args(Level)),
         pool=text(),
         backend=text(),
