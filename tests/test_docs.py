@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import io
@@ -23,7 +24,9 @@ import yaml
 from lbproxy import cli, command_line
 from lbproxy.control import metrics_reference as reference
 from lbproxy.control.config import loads
+from lbproxy.control.events import KINDS
 from lbproxy.core import exchange
+from lbproxy.core.health import STATES
 from lbproxy.core.ledger import DECISIONS, REJECTIONS, RETRY_OUTCOMES, RETRY_REASONS, UPSTREAM_ERRORS
 from lbproxy.core.retry import REFUSALS
 from tests.running import Backends, Proxy, until
@@ -140,6 +143,23 @@ def test_the_readme_has_every_command_and_no_other() -> None:
     assert table == set(names)
 
 
+def test_the_docs_have_every_option() -> None:
+    text = "".join(read(document) for document in DOCUMENTS if document != "CHANGELOG.md")
+    parser, _ = command_line.make_parser()
+    for command, option in options(parser):
+        assert any(re.search(rf"(?<![\w-]){name}(?![\w-])", text) for name in option), (command, option)
+
+
+def options(parser: argparse.ArgumentParser, command: str = "lbproxy") -> Iterator[tuple[str, list[str]]]:
+    """The names of every option of every command, but for those that only describe the program."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, each in action.choices.items():
+                yield from options(each, f"{command} {name}")
+        elif action.option_strings and action.dest not in ("help", "version"):
+            yield command, list(action.option_strings)
+
+
 @pytest.mark.parametrize("block", all_blocks("promql"))
 def test_every_query_in_the_docs_is_one(block: Block, tmp_path: Path) -> None:
     rules = [{"record": f"q{number}", "expr": query} for number, query in enumerate(queries(block.text))]
@@ -215,6 +235,14 @@ def test_every_word_of_the_log_is_explained() -> None:
     for words in (REJECTIONS, UPSTREAM_ERRORS, RETRY_REASONS, RETRY_OUTCOMES, REFUSALS):
         assert set(words) <= failures, set(words) - failures
     assert set(DECISIONS) <= words_of("docs/routing.md")
+
+
+def test_every_state_of_a_backend_and_every_kind_of_event_is_explained() -> None:
+    operations = read("docs/operations.md")
+    _, _, table = operations.partition("## The health of backends")
+    assert set(re.findall(r"^\| `(\w+)` \|", table.partition("\n## ")[0], flags=re.MULTILINE)) == set(STATES)
+    (row,) = [line for line in operations.splitlines() if line.startswith("| `GET /v1/events`")]
+    assert set(KINDS) <= set(re.findall(r"`(\w+)`", row))
 
 
 @pytest.mark.parametrize("name", ["WHEN_ATTEMPT_FAILS", "WHEN_CLIENT_LEAVES"])
