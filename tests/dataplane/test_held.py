@@ -73,6 +73,7 @@ async def test_an_end_in_the_turn_of_an_answer_loses_no_request_behind_it() -> N
         writer.write(b"".join(request(target=target, close=False) for target in ("/first", "/2", "/3", "/4", "/5")))
         await plane.settled(lambda: plane.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
         client = only_client(plane)
+        await plane.settled(lambda: client.exchange.upstream is not None)  # it has its seat before its connection
         assert client.exchange.upstream is not None
         client.exchange.upstream.data_received(answer(b"well", extra=b"Connection: close\r\n"))
         assert client.pending

@@ -940,7 +940,7 @@ async def test_what_is_full_waits_and_is_served_in_order_or_told_when_to_come_ba
     async with backend(talk) as b0:
         pool = pool_of(b0.port)
         one_seat = replace(pool.backends[0], max_in_flight=1)
-        async with running(replace(pool, backends=(one_seat,), queue=Queue(size=2, timeout=0.3))) as proxy:
+        async with running(replace(pool, backends=(one_seat,), queue=Queue(size=2, timeout=PATIENCE_S))) as proxy:
             first = asyncio.create_task(proxy.ask(request("GET", "/1")))
             await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
             second = asyncio.create_task(proxy.ask(request("GET", "/2")))
@@ -952,14 +952,20 @@ async def test_what_is_full_waits_and_is_served_in_order_or_told_when_to_come_ba
             assert parts(refused)[0] == 503
             assert b"Retry-After: 1" in refused
             assert proxy.lines[-1].reason == "queue_full"
+            for asked in (first, second, third):
+                assert not asked.done()
+                gate.release()
+                assert parts(await asked)[0] == 200
+            assert not account.waiting
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
+        async with running(replace(pool, backends=(one_seat,), queue=Queue(size=2, timeout=0.3))) as proxy:
+            first = asyncio.create_task(proxy.ask(request("GET", "/1")))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            assert parts(await proxy.ask(request("GET", "/2")))[0] == 503  # its time in the queue was over
+            assert proxy.lines[-1].reason == "queue_timeout"
+            assert not proxy.pool.account.waiting
             gate.release()
             assert parts(await first)[0] == 200
-            assert parts(await third)[0] == 503  # its time in the queue was over
-            assert proxy.lines[-1].reason == "queue_timeout"
-            assert not account.waiting
-            gate.release()
-            assert parts(await second)[0] == 200
-            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 0)
 
 
 async def test_a_backend_has_no_more_connections_than_it_may() -> None:
