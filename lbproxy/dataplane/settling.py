@@ -54,17 +54,18 @@ def settle(exchange: Exchange, now: float) -> None:
         backend = exchange.backend
         if exchange.request_bytes:
             plane.cells[pool.row + POOL_REQUEST_BYTES] += exchange.request_bytes
+        sent = exchange.sent
+        attempt = micros if sent == exchange.started else int((now - sent) * 1e6)
         if (
             exchange.decision == OWNER
-            and exchange.first_byte_us == micros
-            and exchange.sent == exchange.started
+            and exchange.first_byte_us == attempt
             and not exchange.upgraded
             and backend is exchange.owner
             and backend is not None
         ):
-            plane.turn.tally(pool, backend, code_class(exchange.status), micros, exchange.response_bytes)
+            plane.turn.tally(pool, backend).add(code_class(exchange.status), micros, attempt, exchange.response_bytes)
         else:
-            _count(exchange, pool, backend, now, micros)
+            _count(exchange, pool, backend, attempt, micros)
     if exchange.held:
         exchange.held.clear()
     if exchange.tried:
@@ -91,7 +92,7 @@ def code_class(status: int) -> int:
     return (status if status < 600 else 500) // 100 - 1
 
 
-def _count(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, micros: int) -> None:
+def _count(exchange: Exchange, pool: Pool, backend: Backend | None, attempt: int, micros: int) -> None:
     cells = exchange.plane.cells
     row = pool.row
     end_retry(exchange, pool, RETRY_ABANDONED)  # of one that has already ended there is nothing left to say
@@ -112,16 +113,14 @@ def _count(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, 
             cells[owner.row + BACKEND_SPILLS + _SPILL_COLUMNS[exchange.decision]] += 1
             cells[backend.row + BACKEND_SPILLS_RECEIVED] += 1
     if status and not exchange.upgraded:
-        _observe(exchange, pool, backend, now, micros)
+        _observe(exchange, pool, backend, attempt, micros)
 
 
-def _observe(exchange: Exchange, pool: Pool, backend: Backend | None, now: float, micros: int) -> None:
+def _observe(exchange: Exchange, pool: Pool, backend: Backend | None, attempt: int, micros: int) -> None:
     """Put the durations into their histograms."""
     cells = exchange.plane.cells
     count_duration(cells, pool.row + POOL_DURATION, micros)
     if exchange.first_byte_us < 0 or backend is None:
         return
-    if exchange.sent != exchange.started:
-        micros = int((now - exchange.sent) * 1e6)
-    count_duration(cells, backend.row + BACKEND_DURATION, micros)
+    count_duration(cells, backend.row + BACKEND_DURATION, attempt)
     count_duration(cells, pool.row + POOL_FIRST_BYTE, exchange.first_byte_us)

@@ -16,6 +16,7 @@ from lbproxy.core.ledger import Cells
 if TYPE_CHECKING:
     from lbproxy.core.account import Backend
     from lbproxy.core.balance import Pool
+    from lbproxy.core.tally import Tally
     from lbproxy.dataplane.downstream import Downstream
     from lbproxy.dataplane.upstream import Upstream
 
@@ -37,14 +38,12 @@ class Turn:
         self._asked: Final[list[Upstream]] = []
         self._answered: Final[list[Downstream]] = []
 
-    def tally(self, pool: Pool, backend: Backend, code: int, micros: int, size: int) -> None:
-        """A plain request (see `core.tally`) has been answered, and either `send` or `count` follows."""
+    def tally(self, pool: Pool, backend: Backend) -> Tally:
+        """Where to add a plain request (see `core.tally`) that has been answered; `send` or `count` follows."""
         tally = backend.tally
         if not tally.codes:
             self._tallied.append((pool.row, backend))
-        tally.codes.append(code)
-        tally.durations.append(micros)
-        tally.size += size
+        return tally
 
     def send(self, downstream: Downstream) -> None:
         """Send what `downstream.unsent` holds when the turn is over."""
