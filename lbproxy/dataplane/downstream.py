@@ -17,6 +17,7 @@ from lbproxy.dataplane import flow
 from lbproxy.dataplane.chunked import ChunkedDecoder
 from lbproxy.dataplane.deadlines import CUT_SHORT, DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, DUE_SEND, NEVER
 from lbproxy.dataplane.heads import take_head
+from lbproxy.dataplane.plane import monotonic
 from lbproxy.dataplane.recovery import client_failed, client_left, out_of_time
 from lbproxy.dataplane.relay import Exchange
 from lbproxy.dataplane.tunnel import Tunnel
@@ -66,7 +67,7 @@ class Downstream:
         # for the connection's life
         "exchange", "forwarding", "is_trusted", "listener", "plane", "shows_decisions", "snapshot", "transport",
         # what has arrived and was not used yet
-        "_at", "_check", "_searched", "_skipped", "pending",
+        "_at", "_check", "_searched", "_skipped", "arrived", "is_put_off", "pending",
         # the request whose body is arriving
         "decoder", "left", "mode",
         # what is still to be sent at the end of the turn
@@ -80,6 +81,7 @@ class Downstream:
     def __init__(self, plane: Plane, listener: Listener) -> None:
         self.plane: Final = plane
         self.listener: Final = listener
+        self.arrived = 0.0
         self.exchange = Exchange(self, plane)
         self.snapshot = plane.snapshot
         self.is_trusted = False
@@ -90,6 +92,7 @@ class Downstream:
         self._skipped = 0
         self.pending = b""
         self._at = 0
+        self.is_put_off = False
         self.unsent = b""
         self._ends_when_sent = False
         self.mode = AWAIT
@@ -133,7 +136,11 @@ class Downstream:
                 data = self.pending[self._at :] + data
                 self.pending = b""
                 self._at = 0
-            self._read_heads(data, 0)
+            if self.plane.turn.admit():
+                self._read_heads(data, 0)
+            else:
+                self._hold(data, 0)
+                self._put_off()
         elif mode == LENGTH:
             self._read_body(data, 0)
         elif mode == CHUNKS:
@@ -158,7 +165,8 @@ class Downstream:
         if mode == BUSY:
             self.set_deadline(self.deadline - self.plane.now, self.due)  # the same, unless it is cut short now
         elif mode == AWAIT and self.pending:
-            self._go_on()  # what was asked before the end is answered, at once or when the client has taken what it got
+            if not self.is_put_off:  # what was asked before the end is answered, at once or when its turn comes, or
+                self.go_on()  # when the client has taken what it got
         else:
             self._end()
         return True
@@ -195,7 +203,7 @@ class Downstream:
         if self.mode == AWAIT:
             self.resume_reading()
             if self.pending:
-                self._go_on()
+                self.go_on()
 
     def adopt_policy(self) -> None:
         """Prepare what this connection adds to the head of each request, under the snapshot that is in force."""
@@ -231,6 +239,8 @@ class Downstream:
         if self.due & CUT_SHORT:
             self.transport.abort()
             return
+        if self.is_put_off:
+            return  # the client has done its part
         self.deadline = NEVER
         if due == DUE_LINGER:
             self.transport.abort()
@@ -313,8 +323,8 @@ class Downstream:
             exchange.forget_values()
 
     def _hold(self, data: bytes, start: int) -> None:
-        """Keep the octets from `start` on until the current request has been answered. They are not copied for every
-        request among them, and no more are read while they are many."""
+        """Keep the octets from `start` on until the current request has been answered, or the next one's turn has come.
+        They are not copied for every request among them, and no more are read while they are many."""
         self.pending = data
         self._at = start
         if len(data) - start > flow.HOLD:
@@ -349,6 +359,7 @@ class Downstream:
             self._check_lines(data)
             return
         self._searched = max(0, len(data) - 3)
+        self.arrived = 0.0
         self.resume_reading()  # which pipelined requests may have stopped; a head has a limit of its own
         self.pending = data
 
@@ -483,10 +494,18 @@ class Downstream:
         if self.read_paused:
             self.resume_reading()
         if self.pending:
-            self.plane.loop.call_soon(self._go_on)
+            self._put_off()
 
-    def _go_on(self) -> None:
-        """Take up the next pipelined request."""
+    def _put_off(self) -> None:
+        """Take up what is held when its turn comes."""
+        if not self.is_put_off:
+            self.is_put_off = True
+            self.arrived = monotonic()
+            self.plane.turn.put_off(self)
+
+    def go_on(self) -> None:
+        """Take up what is held, as far as that can be: the next request, or what there is of it."""
+        self.is_put_off = False
         if self.mode == AWAIT and self.pending and not self.transport.is_closing() and not self.write_paused:
             data, start = self.pending, self._at
             self.pending = b""
@@ -563,3 +582,9 @@ class Downstream:
     def cut(self) -> None:
         """The time for draining is over."""
         self.transport.abort()
+
+    def fail(self, message: str, error: Exception) -> None:
+        """Something has gone wrong that never should: cut this connection, and say so. It is the others' affair no more
+        than if this one had been read from."""
+        self.cut()
+        self.plane.loop.call_exception_handler({"message": message, "exception": error})

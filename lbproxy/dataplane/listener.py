@@ -236,17 +236,11 @@ class DataPlane:
         for listener in (*self._listeners.values(), *self._leaving):
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:
-                self._pass_deadline(connection)
+                try:
+                    connection.pass_deadline()
+                except Exception as error:
+                    connection.fail("a deadline could not be kept", error)
         self._leaving = [listener for listener in self._leaving if listener.connections]
         for listener in self._leaving:
             listener.let_go()
         self._look_after_pools()
-
-    def _pass_deadline(self, connection: Downstream) -> None:
-        """Tell a connection that its time is over. What goes wrong with one is the others' affair no more than if it
-        had been read from."""
-        try:
-            connection.pass_deadline()
-        except Exception as error:
-            connection.cut()
-            self._plane.loop.call_exception_handler({"message": "a deadline could not be kept", "exception": error})

@@ -145,6 +145,10 @@ class Exchange(Finished):
         self.is_waiting = False
         self.h = NO_HASH
         self.started = self.sent = monotonic()
+        downstream = self.downstream
+        if downstream.arrived > 0.0:  # the request was put off; its time runs from then
+            self.started = downstream.arrived
+            downstream.arrived = 0.0
 
     def forget_request(self) -> None:
         """There is no request, only the beginnings of one."""

@@ -1,9 +1,13 @@
-"""What one turn of the event loop has brought to its end: counted first, then sent.
+"""What one turn of the event loop begins, and what it has brought to its end: counted first, then sent.
 
 A turn reads from every connection that has something; the answers that it completes go out together when it is over,
 behind the requests for the backends. A client or a backend that is written to while its processor sleeps is woken for
 every single message; written to in a row, it is awake already. With 64 clients on two cores that is 1,400 interrupts a
 second instead of 8,000, and a quarter of all CPU time.
+
+A turn begins no more than so many requests. The others wait for the next one, in the order in which they came, so that
+a crowd of new requests does not hold up the answers to those before it; and what serves them, the few connections to
+backends that were used last, is still in the processor's caches when they come to their turn.
 """
 
 from __future__ import annotations
@@ -23,20 +27,26 @@ if TYPE_CHECKING:
 # With fewer requests than this in flight there is nobody to wait for, and an answer goes out at once.
 BUSY: Final = 4
 
+# Requests that one turn begins. With 1,000 clients 21.0 us of CPU a request, where it is 21.4 with 16, 21.5
+# with 48, and 24.1 without an end; with 64 clients it makes no difference until it is 16 (17.5 instead of 16.8).
+MOST: Final = 32
+
 
 @final
 class Turn:
     """Gathers while the loop's callbacks run. What a client has got whole has been counted, whatever happens then."""
 
-    __slots__ = ("_answered", "_asked", "_cells", "_is_ending", "_loop", "_tallied")
+    __slots__ = ("_answered", "_asked", "_begun", "_cells", "_is_ending", "_loop", "_put_off", "_tallied")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cells: Cells) -> None:
         self._loop: Final = loop
         self._cells: Final = cells
         self._is_ending = False
+        self._begun = 0
         self._tallied: Final[list[tuple[int, Backend]]] = []
         self._asked: Final[list[Upstream]] = []
         self._answered: Final[list[Downstream]] = []
+        self._put_off: Final[list[Downstream]] = []
 
     def tally(self, pool: Pool, backend: Backend) -> Tally:
         """Where to add a plain request (see `core.tally`) that has been answered; `send` or `count` follows."""
@@ -55,12 +65,29 @@ class Turn:
         self._asked.append(upstream)
         self._end_soon()
 
+    def admit(self) -> bool:
+        """Whether a request that comes now may begin in this turn. If so it counts as begun, whatever becomes of it."""
+        if self._begun >= MOST or self._put_off:
+            return False
+        self._begun += 1
+        if self._begun >= BUSY:  # fewer, over several turns perhaps, are no crowd
+            self._end_soon()
+        return True
+
+    def put_off(self, downstream: Downstream) -> None:
+        """Let `downstream` go on with what it holds when its turn comes, behind all that were put off before."""
+        self._put_off.append(downstream)
+        self._end_soon()
+
     def _end_soon(self) -> None:
         if not self._is_ending:
             self._is_ending = True
             self._loop.call_soon(self._end)
 
     def _end(self) -> None:
+        if self._put_off:
+            self._begin_more()
+        self._begun = 0
         self._is_ending = False
         for upstream in self._asked:
             upstream.send_rest()
@@ -69,6 +96,19 @@ class Turn:
         for downstream in self._answered:
             downstream.send_rest()
         self._answered.clear()
+        if self._put_off:
+            self._end_soon()
+
+    def _begin_more(self) -> None:
+        """Begin what was put off, as far as this turn has room."""
+        room = MOST - self._begun
+        begun = self._put_off[:room]
+        del self._put_off[:room]
+        for downstream in begun:
+            try:
+                downstream.go_on()
+            except Exception as error:
+                downstream.fail("a request that was put off could not be begun", error)
 
     def count(self) -> None:
         """Count what has been gathered."""
