@@ -479,14 +479,7 @@ def test_an_interrupt_ends_the_process_without_a_traceback(tmp_path: Path) -> No
     os.mkfifo(fifo)
     command = [sys.executable, "-m", "lbproxy", "check", str(fifo)]
     environ = {**os.environ, "PYTHONPATH": PACKAGE_HOME}
-    process = subprocess.Popen(
-        command,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # A shell starts what runs in the background with the signal ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # no threads here
-    )
+    process = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with open(fifo, "wb"):  # returns once the other end is open, which is when `check` has begun to read
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
