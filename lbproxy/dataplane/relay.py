@@ -452,6 +452,11 @@ class Exchange(Finished):
         transport.write(data)
         self._wait_for_more()
 
+    def response_last(self, data: bytes) -> None:
+        """The last octets of an answer whose length is known. They go out when it has been counted."""
+        self.response_bytes += len(data)
+        self._answer_ended(monotonic(), data)
+
     def response_trailers(self, trailers: list[tuple[bytes, bytes]]) -> None:
         """A chunked answer has ended, with these trailer fields."""
         self.response_end(trailer_lines(trailers, self.named) if trailers else b"")

@@ -353,8 +353,7 @@ class Upstream:
         if left < 0:
             self._buffer = data[left:]
             data = data[:left]
-        exchange.response_data(data)
-        exchange.response_end(b"")
+        exchange.response_last(data)
 
     def _read_chunks(self, data: bytes) -> None:
         exchange = cast("Exchange", self.exchange)

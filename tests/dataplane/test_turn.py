@@ -25,7 +25,6 @@ class Observed:
         self._look = look
 
     def write(self, octets: bytes) -> None:
-        assert octets.startswith(b"HTTP/")
         self._look()
         self._transport.write(octets)
 
@@ -241,3 +240,43 @@ async def test_the_last_answers_of_many_connections_are_counted_sent_and_followe
         assert all(count > earlier for earlier, count in enumerate(counts))
         await plane.settled(lambda: plane.cell("listener", "l", column=ledger.LISTENER_OPEN) == 0)
         assert not any(connection.unsent for connection in before)
+
+
+@pytest.mark.parametrize("others", [0, 12])
+@on_both_loops
+async def test_an_answer_in_pieces_has_been_counted_when_its_last_one_is_sent(others: int) -> None:
+    """Alone, or beside so many others that last pieces wait for the end of the turn."""
+    more = asyncio.Event()
+    arrived = asyncio.Semaphore(0)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await read_head(reader)
+        if b"/pieces" in head:
+            octets = answer(b"x" * 200_000)
+            writer.write(octets[:100_000])
+            await more.wait()
+            writer.write(octets[100_000:])
+        else:
+            arrived.release()
+            await reader.read()
+
+    async with backend(talk) as served, running(pool_of(served.port)) as plane:
+        connections = await twelve_asking(plane, arrived, close=False) if others else []
+        reader, writer = await plane.connect()
+        writer.write(request(target="/pieces", close=False))
+        await read_head(reader)
+        client = next(each for each in plane.plane._listeners["l"].connections if each.exchange.target == b"/pieces")
+        seen: list[tuple[int, int]] = []
+
+        def look() -> None:
+            counted = plane.pool_cell(ledger.POOL_REQUESTS + 1), plane.pool_cell(ledger.POOL_RESPONSE_BYTES)
+            seen.append(counted)
+
+        await plane.settled(lambda: client.exchange.response_bytes > 0)
+        client.transport = cast(asyncio.Transport, Observed(client.transport, look))
+        more.set()
+        assert await reader.readexactly(200_000) == b"x" * 200_000
+        assert seen[-1] == (1, 200_000)
+        assert set(seen[:-1]) <= {(0, 0)}
+        for _, each in [*connections, (reader, writer)]:
+            each.close()
