@@ -355,8 +355,8 @@ class Downstream:
             self._refuse(problem, data.startswith(b"HEAD "))
             return
         limits = self.listener.spec.limits
-        if len(data) > limits.head_bytes or len(data) - data.rfind(b"\r\n") > limits.line_bytes:
-            self._check_lines(data)
+        is_long = len(data) > limits.head_bytes or len(data) - data.rfind(b"\r\n") > limits.line_bytes
+        if is_long and not self._check_lines(data.removesuffix(b"\r")):  # which may be the end of its line
             return
         self._searched = max(0, len(data) - 3)
         self.arrived = 0.0
