@@ -202,7 +202,7 @@ class Downstream:
         self.exchange.downstream_drained()
         if self.mode == AWAIT:
             self.resume_reading()
-            if self.pending:
+            if self.pending and not self.is_put_off:
                 self.go_on()
 
     def adopt_policy(self) -> None:
@@ -288,6 +288,7 @@ class Downstream:
             data = self._skip_empty_lines(data[start:])
             start = 0
             if not data:
+                self.arrived = 0.0  # of the next request nothing has
                 return
         end = data.find(END_OF_HEAD, start + self._searched) + 4
         if end == 3:
@@ -516,6 +517,8 @@ class Downstream:
                 self._end()  # no more of a request is there than its beginnings
             elif self.is_end_seen and self.mode in (LENGTH, CHUNKS):
                 client_failed(self.exchange, 400, "bad_request")  # its body is cut short, and nobody will say so again
+        else:
+            self.arrived = 0.0  # from here on it is the client that lets it wait
 
     def close(self) -> None:
         """Close at once, without a word."""

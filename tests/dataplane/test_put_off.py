@@ -158,8 +158,7 @@ async def test_what_was_put_off_takes_the_time_from_when_it_came() -> None:
                 fill(plane)
             side.data_received(get("/."))
             if is_full:
-                while monotonic() < before + 0.02:
-                    pass
+                passes(0.02)
             await read_answer(reader)
             elapsed = (monotonic() - before) * 1e6
             return (
@@ -202,13 +201,74 @@ async def test_a_head_in_pieces_that_was_put_off_takes_the_time_from_its_end() -
         side.data_received(octets[:20])
         assert side.is_put_off
         await plane.settled(lambda: not side.is_put_off)
-        before = monotonic()
-        while monotonic() < before + 0.02:
-            pass
+        passes(0.02)
         side.data_received(octets[20:])
         await reader.readuntil(b"/.")
         assert plane.pool_cell(ledger.POOL_DURATION + ledger.DURATION_SUM) < 20_000
         writer.close()
+
+
+def passes(seconds: float) -> None:
+    """Let time pass, and nothing else happen."""
+    until = monotonic() + seconds
+    while monotonic() < until:
+        pass
+
+
+@pytest.mark.parametrize("lines", [b"\r\n", b"\r", b"\r\n\r\n", b"\r\n\r"])
+@pytest.mark.parametrize("is_behind", [True, False])
+@on_both_loops
+async def test_empty_lines_that_were_held_are_not_the_beginning_of_the_next_request(
+    lines: bytes, is_behind: bool
+) -> None:
+    """Some clients send them behind a request (RFC 9112 2.2)."""
+    async with backend(echoing()) as served, running(pool_of(served.port)) as plane:
+        reader, writer, side = await one_client(plane)
+        if is_behind:
+            side.data_received(get("/first.") + lines)
+            await read_answer(reader)
+        else:
+            fill(plane)
+            side.data_received(lines)
+        await plane.settled(lambda: not side.is_put_off)
+        before = plane.pool_cell(ledger.POOL_DURATION + ledger.DURATION_SUM)
+        passes(0.05)
+        side.data_received((b"\n" if lines.endswith(b"\r") else b"") + get("/second."))
+        await read_answer(reader)
+        assert plane.pool_cell(ledger.POOL_DURATION + ledger.DURATION_SUM) - before < 50_000
+        writer.close()
+
+
+@on_both_loops
+async def test_no_time_of_a_request_runs_while_its_client_does_not_take_what_it_got_before() -> None:
+    async with backend(echoing()) as served, running(pool_of(served.port)) as plane:
+        reader, writer, side = await one_client(plane)
+        fill(plane)
+        side.data_received(get("/."))
+        side.pause_writing()
+        await plane.settled(lambda: not side.is_put_off)
+        passes(0.05)
+        side.resume_writing()
+        await reader.readuntil(b"/.")
+        assert plane.pool_cell(ledger.POOL_DURATION + ledger.DURATION_SUM) < 50_000
+        writer.close()
+
+
+@on_both_loops
+async def test_who_takes_what_it_got_does_not_pass_those_who_were_put_off() -> None:
+    async with backend(echoing()) as served, running(pool_of(served.port)) as plane:
+        streams, sides = await clients_of(plane, 2 * MOST + 1)
+        fill(plane)
+        for side in sides:
+            side.data_received(get("/."))
+        sides[-1].pause_writing()
+        sides[-1].resume_writing()
+        while sides[0].is_put_off:  # noqa: ASYNC110  # turns of the loop are what is counted
+            await asyncio.sleep(0)
+        assert sides[-1].is_put_off
+        for reader, writer in streams:
+            await read_answer(reader)
+            writer.close()
 
 
 @pytest.mark.parametrize("event", ["is gone", "ends", "says more", "is full"])
