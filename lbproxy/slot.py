@@ -19,6 +19,7 @@ from typing import Final
 
 import lbproxy
 from lbproxy.channel import MAX_REPORT_BYTES, Channel, Order, Report, pack_order, unpack_report
+from lbproxy.child import Child
 from lbproxy.observe.facts import WorkerState, WorkerStatus
 from lbproxy.observe.journal import Fields, Journal, describe, level_of
 
@@ -96,7 +97,7 @@ class Slot:
         self._ticks = -1
         self._still = 0
         self._since = 0.0
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Child | None = None
         self._channel: Channel | None = None
         self._stop = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
@@ -178,7 +179,7 @@ class Slot:
     async def _one_life(self) -> str:
         """Start a worker and wait for its end; returns why it ended."""
         try:
-            process = await self._spawn()
+            process = self._spawn()
         except OSError as error:
             self.last_words = f"cannot start a process: {error.strerror}"
             self._journal.error("worker not started", worker=self.index, error=describe(error))
@@ -199,19 +200,15 @@ class Slot:
         self._become("down")
         return reason
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    def _spawn(self) -> Child:
         loop = asyncio.get_running_loop()
         self.last_words = ""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
                 fds = (theirs.fileno(), *self._slab_fds)
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-P", "-m", "lbproxy.worker", str(self.index), *map(str, fds)),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=fds,
-                    env=worker_environment(),
-                )
+                command = (sys.executable, "-P", "-m", "lbproxy.worker", str(self.index), *map(str, fds))
+                process = Child(command, fds, worker_environment())
             except BaseException:
                 ours.close()
                 raise

@@ -40,6 +40,7 @@ from lbproxy.channel import (
     unpack_order,
     without_comers,
 )
+from lbproxy.child import NOT_FOR_WORKERS
 from lbproxy.core.exchange import Finished
 from lbproxy.core.sample import pack_keys
 from lbproxy.core.snapshot import Snapshot, build_snapshot, previous_rings, snapshot_rings
@@ -311,8 +312,9 @@ async def _run(slot: int, channel_fd: int, slab_fds: Sequence[int]) -> int:
 def main(arguments: Sequence[str]) -> None:
     """Run a worker with the arguments that the supervisor gave it."""
     # A Ctrl-C reaches the whole foreground group, but it is the supervisor who decides what follows from it.
-    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+    for ignored in NOT_FOR_WORKERS:
         signal.signal(ignored, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_WORKERS)
     raise_file_limit()
     slot, channel_fd, *slab_fds = map(int, arguments)
     for descriptor in (channel_fd, *slab_fds):

@@ -126,6 +126,37 @@ async def test_a_worker_that_never_gets_ready_is_killed(tmp_path: Path, monkeypa
             await made.supervisor.start()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+@on_uvloop
+async def test_a_worker_that_only_starts_leaves_signals_to_the_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    program, go = tmp_path / "python", tmp_path / "go"
+    program.write_text(
+        f"#!{sys.executable}\nimport os, sys, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
+        f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
+    )  # a shell would let all signals in
+    program.chmod(0o755)
+    async with held() as made:
+        monkeypatch.setattr(sys, "executable", str(program))
+        starting = asyncio.create_task(made.supervisor.start())
+        await until_true(lambda: any(status.pid for status in made.supervisor.statuses()))
+        (worker,) = made.supervisor.statuses()
+        os.kill(worker.pid, number)  # as the terminal does, the moment that the process is there
+        go.touch()
+        await starting
+        assert [status.pid for status in made.supervisor.statuses()] == [worker.pid]
+        mask, ignored = _signals(worker.pid)
+        assert not mask & 1 << number - 1
+        assert ignored & 1 << number - 1
+
+
+def _signals(pid: int) -> tuple[int, int]:
+    """Those that a process has blocked, and those that it ignores."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines["SigBlk"], 16), int(lines["SigIgn"], 16)
+
+
 @on_uvloop
 async def test_stopping_while_a_worker_rests_does_not_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
