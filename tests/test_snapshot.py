@@ -57,3 +57,27 @@ def test_what_is_known_of_hosts_is_bounded_in_entries_and_in_octets() -> None:
     for number in range(5000):
         router.find(b"%d.example.com" % number, b"/")
     assert 0 < len(router._memo) <= 4096
+
+
+def test_a_host_may_end_in_the_dot_that_makes_it_absolute() -> None:
+    config = loads(
+        "listen: 127.0.0.1:0\npools: {exact: {match: {host: a.example.}, backends: [{url: http://a}]}, "
+        "wild: {match: {host: '*.b.example'}, backends: [{url: http://a}]}, rest: {backends: [{url: http://a}]}}"
+    )
+    built = snapshot(config, Layout())
+    hosts = {
+        b"a.example": "exact",
+        b"a.example.": "exact",
+        b"x.b.example.": "wild",
+        b"a.example..": "rest",
+        b".": "rest",
+    }
+    for host, name in hosts.items():
+        assert built.router.find(host, b"/") is built.pools[name]
+
+
+def test_the_target_that_is_no_path_goes_where_the_root_does() -> None:
+    built = snapshot(CONFIG, Layout())
+    assert built.router.find(b"a.example", b"*") is built.pools["web"]
+    alone = loads("listen: 127.0.0.1:0\npools: {api: {match: {path: /api}, backends: [{url: http://a}]}}")
+    assert snapshot(alone, Layout()).router.find(b"a.example", b"*") is None

@@ -34,7 +34,8 @@ class Router:
     """Which pool a request goes to: an exact host before a wildcard before any, then the longest path.
 
     A path "/api" takes "/api", "/api/..." and "/api?..." but not "/apix"; one that ends in "/" takes all below it.
-    A wildcard "*.example.com" takes any host below example.com; among wildcards the longest wins.
+    A wildcard "*.example.com" takes any host below example.com; among wildcards the longest wins. A host is the
+    same with the dot at its end that makes a name absolute. The target "*", which is no path, goes where "/" does.
     """
 
     def __init__(self, routes: tuple[Route, ...], pools: Mapping[str, Pool]) -> None:
@@ -47,7 +48,7 @@ class Router:
             self.only = pools[routes[0].pool]
 
     def find(self, host: bytes, target: bytes) -> Pool | None:
-        """The pool for a host (lower case, no port) and a target in origin-form; None when no route fits."""
+        """The pool for a host (lower case, no port) and a target in origin-form or "*"; None when no route fits."""
         paths = self._memo.get(host)
         if paths is None:
             paths = self._learn(host)
@@ -56,10 +57,10 @@ class Router:
                 len(target) == len(prefix) or prefix.endswith(b"/") or target[len(prefix)] in b"/?"
             ):
                 return pool
-        return None
+        return self.find(host, b"/") if target == b"*" else None
 
     def _learn(self, host: bytes) -> tuple[tuple[bytes, Pool], ...]:
-        name = host.decode("latin-1")
+        name = host.decode("latin-1").removesuffix(".")
         fitting = [(self._closeness(route.host, name), len(route.path), route) for route in self._routes]
         fitting = sorted((entry for entry in fitting if entry[0] >= 0), key=lambda entry: entry[:2], reverse=True)
         paths = tuple([(route.path.encode(), self._pools[route.pool]) for _, _, route in fitting])
