@@ -30,6 +30,13 @@ HOP_BY_HOP: Final = frozenset(
 )
 # Fields that Connection must not be able to take away: they carry the message's framing, or are ours to send.
 PROTECTED: Final = frozenset((b"host", b"content-length", b"date", b"x-request-id")) | TRACE_FIELDS
+# Others in which proxies say how a request came to them. They are not written here, and no more to be believed from a
+# stranger than those that are: frameworks make links, schemes and certificates of them.
+X_FORWARDED_BY_OTHERS: Final = frozenset(
+    (b"x-forwarded-by", b"x-forwarded-client-cert", b"x-forwarded-method", b"x-forwarded-path", b"x-forwarded-port",
+     b"x-forwarded-prefix", b"x-forwarded-protocol", b"x-forwarded-scheme", b"x-forwarded-server", b"x-forwarded-ssl",
+     b"x-forwarded-tls-client-cert", b"x-forwarded-tls-client-cert-info", b"x-forwarded-uri")
+)  # fmt: skip
 # Fields a trailer section must not carry on: framing, routing, authentication, and what the head has decided
 # (RFC 9110 6.5.1).
 NOT_IN_TRAILERS: Final = HOP_BY_HOP | frozenset(
@@ -39,7 +46,7 @@ NOT_IN_TRAILERS: Final = HOP_BY_HOP | frozenset(
      b"warning", b"pragma", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range",
      b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"via", b"x-request-id",
      b"traceparent", b"tracestate")
-)  # fmt: skip
+) | X_FORWARDED_BY_OTHERS  # fmt: skip
 X_FORWARDED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 FORWARDED: Final = frozenset((b"forwarded",))
 FORWARDING: Final = X_FORWARDED | FORWARDED
@@ -171,7 +178,8 @@ class RequestShape(Shape):
         traceparents = lower.count(b"traceparent")
         if keeps_traces and traceparents != 1:
             dropped |= TRACE_FIELDS
-        disguised = [name for name in lower if b"_" in name and name.replace(b"_", b"-") in _NOT_IN_DISGUISE]
+        undisguised = _NOT_IN_DISGUISE | dropped
+        disguised = [name for name in lower if b"_" in name and name.replace(b"_", b"-") in undisguised]
         if disguised:
             dropped |= frozenset(disguised)
         super().__init__(names, dropped)

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final, cast, final
 from lbproxy.core.account import Backend
 from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
-from lbproxy.core.headers import FORWARDED, FORWARDING, X_FORWARDED, RequestShapes, ResponseShapes
+from lbproxy.core.headers import (
+    FORWARDED,
+    FORWARDING,
+    X_FORWARDED,
+    X_FORWARDED_BY_OTHERS,
+    RequestShapes,
+    ResponseShapes,
+)
 from lbproxy.core.ledger import Cells
 from lbproxy.core.memo import keep
 from lbproxy.core.snapshot import Snapshot
@@ -102,7 +109,7 @@ class Plane:
         """Read this snapshot from now on."""
         self.turn.count()
         policy = snapshot.headers
-        untrusted = FORWARDED if policy.x_forwarded == "pass" else FORWARDING
+        untrusted = FORWARDED if policy.x_forwarded == "pass" else FORWARDING | X_FORWARDED_BY_OTHERS
         trusted = X_FORWARDED if policy.x_forwarded == "off" else frozenset()
         made = frozenset((b"x-request-id",)) if policy.request_id == "make" else frozenset()
         keeps_traces = policy.traceparent == "make"

@@ -543,6 +543,30 @@ async def test_forwarded_goes_on_from_trusted_proxies_alone_whatever_becomes_of_
         assert not said or b"\r\nX-Forwarded-For: %b\r\n" % said in b0.octets
 
 
+@pytest.mark.parametrize("x_forwarded", ["append", "off", "pass"])
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_what_strangers_say_in_other_forwarding_fields_does_not_count_either(
+    x_forwarded: Literal["append", "off", "pass"], is_trusted: bool
+) -> None:
+    names = (b"X-Forwarded-Port", b"x-forwarded-prefix", b"X-Forwarded-Client-Cert", b"X-Forwarded-Ssl")
+    extra = b"".join(b"%b: 6\r\n" % name for name in names)
+    disguised = b"X_Forwarded_Port: 7\r\n"
+    whose = b"X-Forwarded-User: ann\r\n"  # who somebody is, not how the request came: as any other field
+    async with (
+        backend(answering(answer())) as b0,
+        running(
+            pool_of(b0.port),
+            headers=HeaderPolicy(x_forwarded=x_forwarded),
+            trusted=("127.0.0.0/8",) if is_trusted else (),
+        ) as proxy,
+    ):
+        assert parts(await proxy.ask(request(extra=extra + disguised + whose)))[0] == 200
+        is_believed = is_trusted or x_forwarded == "pass"
+        assert (extra in b0.octets) == (disguised in b0.octets) == is_believed
+        assert (b": 6\r\n" in b0.octets) == (b": 7\r\n" in b0.octets) == is_believed
+        assert whose in b0.octets
+
+
 @pytest.mark.parametrize("is_trusted", [False, True])
 @pytest.mark.parametrize("is_odd", [False, True])
 async def test_fields_in_disguise_do_not_go_on(is_trusted: bool, is_odd: bool) -> None:
