@@ -432,6 +432,45 @@ def test_the_text(text: str, line: str) -> None:
     assert headlines(text) == [line]
 
 
+@pytest.mark.parametrize(
+    ("section", "word", "meant"),
+    [
+        ("bounded_load", "off", "{factor: null}"),
+        ("bounded_load", "1.5", "{factor: 1.5}"),
+        ("bounded_load", "1", ""),
+        ("hot_keys", "off", "{mode: off}"),
+        ("hot_keys", "spread", "{mode: spread}"),
+        ("hot_keys", "on", ""),
+        ("health", "off", "{kind: none}"),
+        ("health", "none", "{kind: none}"),
+        ("health", "tcp", "{kind: tcp}"),
+        ("health", "live", ""),
+        ("retry", "off", "{attempts: 1}"),
+        ("retry", "many", ""),
+        ("ejection", "disabled", "{consecutive_errors: 0}"),
+        ("queue", "off", "{size: 0}"),
+        ("sticky", "client_ip", "{client_ip: true}"),
+        ("sticky", "X User", ""),
+        ("match", "a.example", "{host: a.example}"),
+        ("match", "/api", "{path: /api}"),
+        ("match", "a b", ""),
+        ("ring", "few", ""),
+        ("timeout", "off", ""),
+    ],
+)
+def test_what_a_word_for_a_section_may_have_meant_would_be_taken(section: str, word: str, meant: str) -> None:
+    (line,) = headlines(pool(f"{section}: {word}"))
+    _, _, hint = line.rstrip("?").partition(", did you mean ")
+    assert hint == meant
+    if hint:
+        loads(pool(f"{section}: {hint}"))
+
+
+def test_an_address_that_is_none_is_not_proposed_as_one() -> None:
+    (line,) = headlines("listen: 127.0.0.1:1\npools: {web: {backends: ['a b']}}")
+    assert line.endswith('expected a mapping, got "a b"')
+
+
 def test_aliases_cannot_be_made_a_bomb() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
     for before, after in zip("abcdefgh", "bcdefghi", strict=True):

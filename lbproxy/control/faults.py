@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from lbproxy.control import schema
 from lbproxy.control.checks import Fault, cross_check
 from lbproxy.control.closest import closest
 from lbproxy.control.fields import describe
@@ -32,10 +33,17 @@ _ELSEWHERE: Final = {
     "healthcheck": "health", "health_check": "health", "replicas": "vnodes", "circuit_breaker": "ejection",
     "outlier_detection": "ejection",
 }  # fmt: skip
-# The field of a section that is meant where a word stands for the whole section.
+# The fields of a section that may be meant where a word stands for the whole section: the first that it fits.
 _IN_A_WORD: Final = {
-    "Backend": "url", "Sticky": "header", "Key": "header", "Health": "path", "Match": "host", "Retry": "attempts",
-    "BoundedLoad": "factor", "HotKeys": "mode", "RingOptions": "vnodes",
+    "Sticky": ("header",), "Key": ("header",), "Health": ("kind", "path"),
+    "Match": ("path", "host"), "Retry": ("attempts",), "BoundedLoad": ("factor",), "HotKeys": ("mode",),
+    "RingOptions": ("vnodes",),
+}  # fmt: skip
+# How a section is written that somebody wants to be without, in one of these words.
+_OFF: Final = ("off", "none", "no", "false", "disabled")
+_TURNED_OFF: Final = {
+    "BoundedLoad": "{factor: null}", "HotKeys": "{mode: off}", "Health": "{kind: none}",
+    "Ejection": "{consecutive_errors: 0}", "Retry": "{attempts: 1}", "Queue": "{size: 0}",
 }  # fmt: skip
 
 
@@ -106,14 +114,26 @@ def _said(kind: str, context: dict[str, Any], error: Any) -> tuple[str, str]:
 
 def _in_full(section: str, given: object) -> str:
     """A section for which only a word was given, as it was probably meant; empty where that is not known."""
-    field = _IN_A_WORD.get(section)
-    if field is None or not isinstance(given, str) or not given:
+    if not isinstance(given, str) or not given:
         return ""
+    if section in _TURNED_OFF and given in _OFF:
+        return _TURNED_OFF[section]
+    if section in ("Sticky", "Key") and given == "client_ip":
+        return "{client_ip: true}"
     if section == "Backend":
-        return f'{{url: "{given}"}}' if "://" in given else f'{{url: "http://{given}"}}'
-    if section == "Match" and given.startswith("/"):
-        field = "path"
-    return f"{{{field}: {given}}}"
+        url = given if "://" in given else f"http://{given}"
+        return f'{{url: "{url}"}}' if _fits(section, "url", url) else ""
+    return next((f"{{{field}: {given}}}" for field in _IN_A_WORD.get(section, ()) if _fits(section, field, given)), "")
+
+
+def _fits(section: str, field: str, given: str) -> bool:
+    """Whether a section may be just that."""
+    model: type[schema.Section] = getattr(schema, section)
+    try:
+        model.model_validate({field: given})
+    except ValidationError:
+        return False
+    return True
 
 
 def _ratio(error: Any) -> str:
