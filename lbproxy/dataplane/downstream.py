@@ -247,7 +247,8 @@ class Downstream:
         elif due == DUE_KEEP_ALIVE or (due == DUE_HEAD and not self.pending):
             self._end()
         elif due == DUE_HEAD:
-            self._refuse(BadMessage(408, "request_timeout", "the request head took too long"))
+            is_head = self.pending.startswith(b"HEAD ", self._at)
+            self._refuse(BadMessage(408, "request_timeout", "the request head took too long"), is_head)
         else:
             out_of_time(self.exchange, due)
 
@@ -302,7 +303,7 @@ class Downstream:
         try:
             take_head(self, head)
         except BadMessage as bad:
-            self._refuse(bad)
+            self._refuse(bad, self.exchange.is_head)
             return
         exchange = self.exchange
         if exchange.down == states.DONE:
@@ -340,7 +341,7 @@ class Downstream:
             self.pending = data
             return b""
         if data and data[0] < 32:
-            self._refuse(BadMessage(400, "bad_request", "the request line does not start with a method"))
+            self._refuse(BadMessage(400, "bad_request", "the request line does not start with a method"), False)
             return b""
         return data
 
@@ -369,10 +370,11 @@ class Downstream:
         limits = self.listener.spec.limits
         first = head.find(b"\r\n")
         longest = max(map(len, head.split(b"\r\n")))
+        is_head = head.startswith(b"HEAD ")
         if (first if first >= 0 else len(head)) > limits.line_bytes:
-            self._refuse(BadMessage(414, "uri_too_long", "the request line is too long"))
+            self._refuse(BadMessage(414, "uri_too_long", "the request line is too long"), is_head)
         elif longest > limits.line_bytes or len(head) > limits.head_bytes:
-            self._refuse(BadMessage(431, "head_too_large", "the request head is too large"))
+            self._refuse(BadMessage(431, "head_too_large", "the request head is too large"), is_head)
         else:
             return True
         return False
@@ -461,13 +463,12 @@ class Downstream:
             self.pause_reading()  # answers of backends are not read while the client is full; ours must not be made
         return len(body)
 
-    def _refuse(self, bad: BadMessage, is_head: bool = False) -> None:
+    def _refuse(self, bad: BadMessage, is_head: bool) -> None:
         """Answer a request that cannot be taken, and take no more from this connection."""
         exchange = self.exchange
         if exchange.down == states.IDLE:
-            is_head = is_head or exchange.is_head
             exchange.forget_request()
-            exchange.is_head = is_head
+        exchange.is_head = is_head  # and not what the one before it was
         exchange.request_id = self.plane.ids.request_id()
         exchange.trace = None
         exchange.down = states.HEAD  # the client may be sending: nobody knows how much
