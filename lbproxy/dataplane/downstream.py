@@ -44,7 +44,11 @@ _LINGER_BYTES: Final = 1_048_576
 # Empty lines before a request that are skipped (RFC 9112 2.2).
 _EMPTY_LINES: Final = 4
 
-_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
+# As RFC 9110 has them: before 3.13 Python has older names for two.
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus} | {
+    413: "Content Too Large",
+    414: "URI Too Long",
+}
 
 
 def _reply_head(status: int) -> tuple[bytes, bytes]:

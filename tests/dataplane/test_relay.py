@@ -743,12 +743,15 @@ async def test_limits() -> None:
         backend(answering(answer())) as b0,
         running(pool_of(b0.port), limits=Limits(body_bytes=10, connections=2)) as proxy,
     ):
-        assert parts(await proxy.ask(request("POST", "/", b"", b"x" * 11)))[0] == 413
+        refused = await proxy.ask(request("POST", "/", b"", b"x" * 11))
+        assert refused.startswith(b"HTTP/1.1 413 Content Too Large\r\n")  # RFC 9110 15.5.14, whatever Python calls it
         assert b0.octets == b""
         got = await proxy.ask(
             request("POST", "/", b"Transfer-Encoding: chunked\r\n") + b"b\r\n" + b"x" * 11 + b"\r\n0\r\n\r\n"
         )
         assert parts(got)[0] == 413
+        refused = await proxy.ask(request("GET", "/" + "x" * 20_000))
+        assert refused.startswith(b"HTTP/1.1 414 URI Too Long\r\n")
         first, second = await proxy.connect(), await proxy.connect()
         await proxy.settled(lambda: proxy.cell("listener", "l", column=ledger.LISTENER_OPEN) == 2)
         assert await proxy.ask(request()) == b""
