@@ -152,6 +152,7 @@ def test_forwarded_elements() -> None:
     assert headers.forwarded_element("1.2.3.4", b"a:1", b"http") == b'for=1.2.3.4;host="a:1";proto=http'
     assert headers.forwarded_element("::1", b"a", b"http") == b'for="[::1]";host="a";proto=http'
     assert headers.forwarded_element("", b"a", b"http") == b'for=unknown;host="a";proto=http'
+    assert headers.forwarded_element("1.2.3.4", b"", b"http") == b"for=1.2.3.4;proto=http"
 
 
 def test_trailers_keep_only_what_may_come_late() -> None:

@@ -368,9 +368,10 @@ def split_absolute(target: bytes) -> tuple[bytes, bytes] | None:
 
 
 def forwarded_element(client: str, host: bytes, scheme: bytes) -> bytes:
-    """One element of the Forwarded field (RFC 7239 4); an IPv6 address is bracketed and quoted (section 6)."""
+    """One element of the Forwarded field (RFC 7239 4); an IPv6 address is bracketed and quoted (section 6). Without a
+    host, as HTTP/1.0 allows it, none is named."""
     node = b'"[' + client.encode() + b']"' if ":" in client else client.encode() or b"unknown"
-    return b'for=%b;host="%b";proto=%b' % (node, host, scheme)
+    return b'for=%b;host="%b";proto=%b' % (node, host, scheme) if host else b"for=%b;proto=%b" % (node, scheme)
 
 
 def trailer_lines(fields: list[tuple[bytes, bytes]], named: frozenset[bytes] = frozenset()) -> bytes:
