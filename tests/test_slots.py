@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from lbproxy.observe.journal import Fields, Journal, Level
 from lbproxy.slot import HANGS_AFTER, Slot, ending, restart_delay_s, worker_environment
 from lbproxy.supervisor import CannotApply, CannotStart, Supervisor, row_keys
 from tests.loops import on_uvloop
-from tests.running import PATIENCE_S, until_true
+from tests.running import PATIENCE_S, is_alive, until_true
 
 # The rules
 
@@ -124,6 +125,28 @@ async def test_a_worker_that_never_gets_ready_is_killed(tmp_path: Path, monkeypa
     async with held() as made:
         with pytest.raises(CannotStart, match="not ready within"):
             await made.supervisor.start()
+
+
+@on_uvloop
+async def test_a_worker_whose_end_nobody_could_wait_for_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, started = tmp_path / "python", tmp_path / "started"
+    program.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 600\n")
+    program.chmod(0o755)
+    began: list[int] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        began.append(1)
+        raise RuntimeError("can't start new thread")
+
+    async with held() as made:
+        monkeypatch.setattr(sys, "executable", str(program))
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(CannotStart, match="cannot start a process: "):
+            await made.supervisor.start()
+        assert sum(made.supervisor.restarts.values()) == len(began) == 3
+    assert not any(map(is_alive, map(int, started.read_text().split() if started.exists() else ())))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
