@@ -1,7 +1,7 @@
 """Deadlines: one coarse timer sweeps all connections; setting one is storing two numbers.
 
 (Cancelling and re-arming a loop timer costs about 1290 ns, storing a deadline 90.) A deadline is never early, and late
-by at most two ticks.
+by at most two ticks, or one more where the loop has stood still, for which nobody else is to be blamed.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ class DataPlane:
         # Listeners that the configuration no longer has, as long as connections of theirs are open.
         self._leaving: list[Listener] = []
         self._tick_due = monotonic() + TICK
+        self._has_stood_still = False
         self._timer = loop.call_later(TICK, self._tick)
         cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
 
@@ -231,8 +232,21 @@ class DataPlane:
         plane.tick()
         now = monotonic()
         row = plane.snapshot.row
-        plane.cells[row + WORKER_LAG] = max(0, int((now - self._tick_due) * 1e6))
+        lag = now - self._tick_due
+        plane.cells[row + WORKER_LAG] = max(0, int(lag * 1e6))
         plane.cells[row + WORKER_TICKS] += 1
+        # What was under way when the loop stood still comes first: to open a connection takes several turns. But a loop
+        # that is always late has to keep its deadlines as well.
+        self._has_stood_still = lag > TICK and not self._has_stood_still
+        if not self._has_stood_still:
+            self._keep_deadlines(now)
+        self._leaving = [listener for listener in self._leaving if listener.connections]
+        for listener in self._leaving:
+            listener.let_go()
+        self._look_after_pools()
+
+    def _keep_deadlines(self, now: float) -> None:
+        """Tell connections whose deadline has passed."""
         for listener in (*self._listeners.values(), *self._leaving):
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:
@@ -240,7 +254,3 @@ class DataPlane:
                     connection.pass_deadline()
                 except Exception as error:
                     connection.fail("a deadline could not be kept", error)
-        self._leaving = [listener for listener in self._leaving if listener.connections]
-        for listener in self._leaving:
-            listener.let_go()
-        self._look_after_pools()
