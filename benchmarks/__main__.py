@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each load (default: 5)")
+    parser.add_argument("--starts", type=int, default=1, help="how often all programs are started anew (default: 1)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each load after each start (default: 5)")
     parser.add_argument("--seconds", type=int, default=5, help="length of one measurement (default: 5)")
     parser.add_argument("--only", type=_names, help="proxies, such as nginx,haproxy,lbproxy (default: all installed)")
     parser.add_argument("--loads", type=_names, help=f"of {', '.join(_known_loads())} (default: all)")
@@ -70,6 +71,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         loads=chosen,
         checks=checks,
         rounds=options.rounds,
+        starts=options.starts,
         seconds=options.seconds,
         workers=options.workers,
         log=options.all_log,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 DIRECT = "direct"
@@ -13,7 +13,7 @@ DIRECT = "direct"
 @dataclass(frozen=True, slots=True)
 class Round:
     """One run of wrk. `cpu_us` is the proxy's CPU time per request, `busy` its share of its cores (0 to 1), `foreign`
-    what programs that are no part of this took of all the cores used."""
+    what programs that are no part of this took of all the cores used, `start` which start of all programs it was in."""
 
     requests_per_s: float
     megabytes_per_s: float
@@ -23,11 +23,13 @@ class Round:
     busy: float = 0.0
     peak_rss_bytes: int = 0
     foreign: float = 0.0
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Medians over the rounds; `spread` is (largest - smallest) / median of the requests per second."""
+    """Medians over the rounds; `spread` is (largest - smallest) / median of the requests per second. The peaks of
+    memory are those of the first and the last round after the last start."""
 
     requests_per_s: float
     megabytes_per_s: float
@@ -49,6 +51,11 @@ class LoadResult:
     rounds: dict[str, tuple[Round, ...]]
     complaints: tuple[str, ...] = ()
 
+    def joined(self, later: LoadResult) -> LoadResult:
+        """This with the rounds of a later start behind its own, and what was wrong with either."""
+        rounds = {name: (*mine, *later.rounds[name]) for name, mine in self.rounds.items()}
+        return replace(self, rounds=rounds, complaints=tuple(dict.fromkeys((*self.complaints, *later.complaints))))
+
     def summaries(self) -> dict[str, Summary]:
         return {name: summarize(rounds) for name, rounds in self.rounds.items()}
 
@@ -65,6 +72,7 @@ class CheckResult:
 def summarize(rounds: Sequence[Round]) -> Summary:
     """Medians of at least one round."""
     rates = [each.requests_per_s for each in rounds]
+    peaks = [each.peak_rss_bytes for each in rounds if each.start == rounds[-1].start]
     return Summary(
         requests_per_s=median(rates),
         megabytes_per_s=median(each.megabytes_per_s for each in rounds),
@@ -73,6 +81,6 @@ def summarize(rounds: Sequence[Round]) -> Summary:
         cpu_us=median(each.cpu_us for each in rounds),
         busy=median(each.busy for each in rounds),
         spread=(max(rates) - min(rates)) / median(rates),
-        first_peak_rss_bytes=rounds[0].peak_rss_bytes,
-        last_peak_rss_bytes=rounds[-1].peak_rss_bytes,
+        first_peak_rss_bytes=peaks[0],
+        last_peak_rss_bytes=peaks[-1],
     )

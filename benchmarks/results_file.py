@@ -37,7 +37,8 @@ Written by `{command}` on {date}.
 
 - {placement}
 - {rounds} rounds of {seconds} s a load after a warm-up, interleaved: each round measures every proxy once, in an order
-  that turns. Figures are medians of the rounds; `spread` is (largest - smallest) / median of the requests per second.
+  that turns. {starts}Figures are medians of all rounds; `spread` is (largest - smallest) / median of the
+  requests per second.
 - wrk sends requests of many users in turn. Any error, any status above 399, or a number of requests other than the
   backends counted makes the load fail. Before it, each proxy showed that it is sticky, and answered with the right
   length.
@@ -89,11 +90,21 @@ def page(plan: Plan, results: Results, command: Iterable[str]) -> str:
         versions=", ".join([*(f"{proxy.name} {proxy.version()}" for proxy in plan.proxies), *_libraries()]),
         placement=_placement(plan),
         rounds=plan.rounds,
+        starts=_starts(plan),
         seconds=plan.seconds,
         features="\n".join(f"- {proxy.name}: {proxy.features}." for proxy in plan.proxies),
         logs=_logs(plan),
         build=_build(),
         tables="\n\n".join(table.markdown() for table in tables(results)),
+    )
+
+
+def _starts(plan: Plan) -> str:
+    if plan.starts == 1:
+        return ""
+    return (
+        f"All this {plan.starts} times with all programs started anew, for one and the same differs by up to a third\n"
+        "  from one start to the next. "
     )
 
 

@@ -17,8 +17,8 @@ _WARM_UP_S = 1
 _SETTLE_S = 0.2
 
 
-def run_load(load: Load, running: Fleet, rounds: int, seconds: int) -> LoadResult:
-    """Warm every proxy up, then measure.
+def run_load(load: Load, running: Fleet, rounds: int, seconds: int, start: int = 0) -> LoadResult:
+    """Warm every proxy up, then measure. `start` is how often all of them were started before.
 
     Raises:
         BenchmarkError: a round failed; the load has no result then.
@@ -29,7 +29,7 @@ def run_load(load: Load, running: Fleet, rounds: int, seconds: int) -> LoadResul
     taken: dict[str, list[Round]] = {DIRECT: []} if load.direct else {}
     taken |= {started.name: [] for started in compared}
     for number in range(rounds):
-        turn = number % len(compared)
+        turn = (start * rounds + number) % len(compared)
         if load.direct:
             taken[DIRECT].append(measure(load, running, None, seconds))
         for started in (*compared[turn:], *compared[:turn]):
@@ -41,7 +41,8 @@ def run_load(load: Load, running: Fleet, rounds: int, seconds: int) -> LoadResul
         complaints.append(
             f"other programs took up to {loudest:.0%} of the cores in a round: do not rely on these figures"
         )
-    return LoadResult(load.name, load.title, {name: tuple(each) for name, each in taken.items()}, tuple(complaints))
+    rounds_taken = {name: tuple(replace(each, start=start) for each in every) for name, every in taken.items()}
+    return LoadResult(load.name, load.title, rounds_taken, tuple(complaints))
 
 
 def measure(load: Load, running: Fleet, started: Started | None, seconds: int) -> Round:

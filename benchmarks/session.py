@@ -20,13 +20,15 @@ from benchmarks.selfcheck import check_load, check_sticky
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. `upload_rate` is in bytes per second."""
+    """What to measure: so many `rounds` of a load in each of so many `starts` of all programs. `upload_rate` is in
+    bytes per second."""
 
     proxies: Sequence[Proxy]
     loads: Sequence[Load]
     checks: Sequence[str] = ()
     rounds: int = 5
     seconds: int = 5
+    starts: int = 1
     workers: int = 1
     log: bool = False
     idle_connections: int = 10_000
@@ -42,6 +44,10 @@ class _Taken:
     loads: dict[str, LoadResult] = field(default_factory=dict)
     checks: dict[str, CheckResult] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+
+    def add(self, result: LoadResult) -> None:
+        before = self.loads.get(result.load)
+        self.loads[result.load] = before.joined(result) if before else result
 
     def fail(self, error: BenchmarkError) -> None:
         self.failures.append(str(error))
@@ -71,17 +77,20 @@ def run(plan: Plan) -> Results:
 
 
 def _run_loads(plan: Plan, workers: int, loads: list[Load], taken: _Taken) -> None:
-    with fleet(plan.proxies, workers, plan.log) as running:
-        for started in running.started:
-            check_sticky(started)
-        say(f"{workers} worker(s): {', '.join(started.name for started in running.started)}: all sticky")
-        for load in loads:
-            try:
-                for started in running.carrying(load):
-                    check_load(started, load)
-                taken.loads[load.name] = run_load(load, running, plan.rounds, plan.seconds)
-            except BenchmarkError as error:
-                taken.fail(error)
+    for start in range(plan.starts):
+        with fleet(plan.proxies, workers, plan.log) as running:
+            for started in running.started:
+                check_sticky(started)
+            say(f"{workers} worker(s): {', '.join(started.name for started in running.started)}: all sticky")
+            for load in list(loads):
+                try:
+                    for started in running.carrying(load):
+                        check_load(started, load)
+                    taken.add(run_load(load, running, plan.rounds, plan.seconds, start))
+                except BenchmarkError as error:
+                    taken.fail(error)
+                    taken.loads.pop(load.name, None)
+                    loads.remove(load)
 
 
 def _run_check(plan: Plan, name: str) -> CheckResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import subprocess
@@ -10,11 +11,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from benchmarks import features, hotkey, loads, proxies, results_file, wrk
+from benchmarks import features, hotkey, loads, proxies, results_file, session, wrk
 from benchmarks.figures import DIRECT, CheckResult, LoadResult, Round, summarize
 from benchmarks.goals import GOALS, Goal, Results
 from benchmarks.machine import free_port
@@ -33,6 +35,51 @@ ROUND = Round(requests_per_s=1000.0, megabytes_per_s=1.0, median_us=100.0, p99_u
 
 def result(load: str, **rates: float) -> LoadResult:
     return LoadResult(load, load, {name: (replace(ROUND, requests_per_s=rate),) for name, rate in rates.items()})
+
+
+def test_rounds_of_several_starts_are_medians_of_all_and_memory_of_the_last() -> None:
+    first, second = (
+        LoadResult(
+            "1m",
+            "1m",
+            {
+                "lbproxy": tuple(
+                    replace(ROUND, requests_per_s=rate, peak_rss_bytes=peak, start=start) for rate, peak in took
+                )
+            },
+            complaints,
+        )
+        for start, took, complaints in (
+            (0, ((100.0, 10), (110.0, 20)), ("weak",)),
+            (1, ((150.0, 30), (300.0, 35)), ("weak", "loud")),
+        )
+    )
+    joined = first.joined(second)
+    summary = joined.summaries()["lbproxy"]
+    assert (summary.requests_per_s, summary.spread) == (130.0, 200 / 130)
+    assert (summary.first_peak_rss_bytes, summary.last_peak_rss_bytes) == (30, 35)
+    assert joined.complaints == ("weak", "loud")
+
+
+def test_a_load_that_fails_in_a_later_start_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, int]] = []
+
+    def run_load(load: loads.Load, running: object, rounds: int, seconds: int, start: int) -> LoadResult:
+        ran.append((load.name, start))
+        if (load.name, start) == ("browser", 1):
+            raise BenchmarkError("it broke")
+        return result(load.name, nginx=100.0 + start)
+
+    no_fleet = SimpleNamespace(started=[], carrying=lambda load: [])
+    monkeypatch.setattr(session, "fleet", lambda *_: contextlib.nullcontext(no_fleet))
+    monkeypatch.setattr(session, "run_load", run_load)
+    monkeypatch.setattr(session, "find_binary", lambda name: name)
+    chosen = [load for load in loads.LOADS if load.name in ("small", "browser")]
+    results = session.run(Plan((), chosen, starts=3))
+    assert ran == [("small", 0), ("browser", 0), ("small", 1), ("browser", 1), ("small", 2)]
+    assert list(results.loads) == ["small"]
+    assert [each.requests_per_s for each in results.loads["small"].rounds["nginx"]] == [100.0, 101.0, 102.0]
+    assert results.failures == ("it broke",)
 
 
 def goal(start: str) -> Goal:
