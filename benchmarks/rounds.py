@@ -18,12 +18,15 @@ _SETTLE_S = 0.2
 
 
 def run_load(load: Load, running: Fleet, rounds: int, seconds: int, start: int = 0) -> LoadResult:
-    """Warm every proxy up, then measure. `start` is how often all of them were started before.
+    """Warm every proxy up, then measure, memory in two rounds at least. `start` is how often all of them were started
+    before.
 
     Raises:
         BenchmarkError: a round failed; the load has no result then.
     """
     compared = running.carrying(load)
+    if load.watch_memory:
+        rounds = max(2, rounds)  # one tells of no growth
     for started in compared:
         measure(load, running, started, _WARM_UP_S)
     taken: dict[str, list[Round]] = {DIRECT: []} if load.direct else {}
