@@ -70,6 +70,17 @@ class Scene:
         """Begin to send requests."""
         self._loop.call_soon_threadsafe(self._begin, url)
 
+    def crowd(self, url: str) -> None:
+        """Send so many requests at once that the proxy has to open connections to backends."""
+        asyncio.run_coroutine_threadsafe(self._crowd(url), self._loop).result(PATIENCE_S)
+
+    async def _crowd(self, url: str) -> None:
+        async def one(number: int) -> None:
+            async with self._session.get(f"{url}slow/0.5", headers={"X-User-ID": f"one of many {number}"}) as answer:
+                await answer.read()
+
+        await asyncio.gather(*(one(number) for number in range(10 * CLIENTS)))
+
     def _begin(self, url: str) -> None:
         self._clients = [self._loop.create_task(self._client(url, number)) for number in range(CLIENTS)]
 
@@ -156,12 +167,13 @@ def test_the_causes_add_up(prometheus: Prometheus) -> None:
 
 
 @pytest.fixture(scope="module")
-def changed(proxy: Proxy, prometheus: Prometheus) -> Prometheus:
-    """After a reload that changes a weight, and with it the ring."""
+def changed(scene: Scene, proxy: Proxy, prometheus: Prometheus) -> Prometheus:
+    """After a reload that changes a weight, and with it the ring, and a crowd."""
     proxy.config["pools"]["api"]["backends"][3]["weight"] = 0.5
     proxy.write_config()
     proxy.signal(signal.SIGHUP)
     proxy.wait_event("configuration applied")
+    scene.crowd(f"http://127.0.0.1:{proxy.port}/")
     before = prometheus.scrapes()
     until(lambda: prometheus.scrapes() >= before + 2, PATIENCE_S)
     return prometheus
