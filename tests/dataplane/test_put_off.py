@@ -66,6 +66,13 @@ def fill(plane: Plane) -> None:
         pass
 
 
+def hold(plane: Plane, side: Downstream, octets: bytes) -> None:
+    """Let these octets come in a turn that is full."""
+    fill(plane)
+    side.data_received(octets)
+    assert side.is_put_off
+
+
 async def clients_of(plane: Plane, number: int) -> tuple[list[Streams], list[Downstream]]:
     """Clients, and the proxy's side of each."""
     streams: list[Streams] = []
@@ -155,10 +162,10 @@ async def test_what_was_put_off_takes_the_time_from_when_it_came() -> None:
             ]
             before = monotonic()
             if is_full:
-                fill(plane)
-            side.data_received(get("/."))
-            if is_full:
+                hold(plane, side, get("/."))
                 passes(0.02)
+            else:
+                side.data_received(get("/."))
             await read_answer(reader)
             elapsed = (monotonic() - before) * 1e6
             return (
@@ -228,8 +235,7 @@ async def test_empty_lines_that_were_held_are_not_the_beginning_of_the_next_requ
             side.data_received(get("/first.") + lines)
             await read_answer(reader)
         else:
-            fill(plane)
-            side.data_received(lines)
+            hold(plane, side, lines)
         await plane.settled(lambda: not side.is_put_off)
         before = plane.pool_cell(ledger.POOL_DURATION + ledger.DURATION_SUM)
         passes(0.05)
@@ -243,8 +249,7 @@ async def test_empty_lines_that_were_held_are_not_the_beginning_of_the_next_requ
 async def test_no_time_of_a_request_runs_while_its_client_does_not_take_what_it_got_before() -> None:
     async with backend(echoing()) as served, running(pool_of(served.port)) as plane:
         reader, writer, side = await one_client(plane)
-        fill(plane)
-        side.data_received(get("/."))
+        hold(plane, side, get("/."))
         side.pause_writing()
         await plane.settled(lambda: not side.is_put_off)
         passes(0.05)
@@ -276,9 +281,7 @@ async def test_who_takes_what_it_got_does_not_pass_those_who_were_put_off() -> N
 async def test_what_a_client_does_while_it_waits_for_its_turn(event: str) -> None:
     async with backend(echoing()) as served, running(pool_of(served.port)) as plane:
         reader, writer, side = await one_client(plane)
-        fill(plane)
-        side.data_received(get("/first."))
-        assert side.is_put_off
+        hold(plane, side, get("/first."))
         if event == "is gone":
             side.transport.abort()
             await plane.settled(lambda: side.plane.clients == 0)
@@ -327,9 +330,7 @@ async def test_no_deadline_falls_on_a_client_whose_turn_has_not_come(is_first: b
         if not is_first:
             side.data_received(get("/first."))
             await reader.readuntil(b"/first.")
-        fill(plane)
-        side.data_received(get("/."))
-        assert side.is_put_off
+        hold(plane, side, get("/."))
         side.pass_deadline()
         assert (await asyncio.wait_for(reader.readuntil(b"/."), PATIENCE_S)).startswith(b"HTTP/1.1 200")
         assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""  # the next one's falls
@@ -340,9 +341,7 @@ async def test_no_deadline_falls_on_a_client_whose_turn_has_not_come(is_first: b
 async def test_what_was_put_off_is_answered_while_the_proxy_drains() -> None:
     async with backend(echoing()) as served, running(pool_of(served.port)) as plane:
         reader, writer, side = await one_client(plane)
-        fill(plane)
-        side.data_received(get("/."))
-        assert side.is_put_off
+        hold(plane, side, get("/."))
         assert await plane.plane.drain(PATIENCE_S) == 0
         octets = await reader.read()
         assert b"Connection: close" in octets

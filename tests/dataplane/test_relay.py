@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import struct
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -32,6 +33,7 @@ from lbproxy.dataplane import flow, upstream
 from lbproxy.dataplane.relay import Exchange
 from tests.dataplane.harness import (
     PATIENCE_S,
+    Plane,
     Talk,
     answer,
     answering,
@@ -520,6 +522,14 @@ async def test_forwarding_fields_of_strangers_do_not_count_those_of_trusted_prox
         assert [line.client for line in proxy.lines[1:]] == ["9.9.9.9", "127.0.0.1"]
 
 
+def forwarding(
+    port: int, x_forwarded: Literal["append", "off", "pass"], is_trusted: bool
+) -> AbstractAsyncContextManager[Plane]:
+    """A proxy with this policy, whose clients are a trusted proxy or strangers."""
+    trusted = ("127.0.0.0/8",) if is_trusted else ()
+    return running(pool_of(port), headers=HeaderPolicy(x_forwarded=x_forwarded), trusted=trusted)
+
+
 @pytest.mark.parametrize("x_forwarded", ["append", "off", "pass"])
 @pytest.mark.parametrize("is_trusted", [False, True])
 async def test_forwarded_goes_on_from_trusted_proxies_alone_whatever_becomes_of_the_other_fields(
@@ -527,11 +537,7 @@ async def test_forwarded_goes_on_from_trusted_proxies_alone_whatever_becomes_of_
 ) -> None:
     async with (
         backend(answering(answer())) as b0,
-        running(
-            pool_of(b0.port),
-            headers=HeaderPolicy(x_forwarded=x_forwarded),
-            trusted=("127.0.0.0/8",) if is_trusted else (),
-        ) as proxy,
+        forwarding(b0.port, x_forwarded, is_trusted) as proxy,
     ):
         assert (
             parts(await proxy.ask(request(extra=b"Forwarded: for=6.6.6.6\r\nX-Forwarded-For: 6.6.6.6\r\n")))[0] == 200
@@ -554,11 +560,7 @@ async def test_what_strangers_say_in_other_forwarding_fields_does_not_count_eith
     whose = b"X-Forwarded-User: ann\r\n"  # who somebody is, not how the request came: as any other field
     async with (
         backend(answering(answer())) as b0,
-        running(
-            pool_of(b0.port),
-            headers=HeaderPolicy(x_forwarded=x_forwarded),
-            trusted=("127.0.0.0/8",) if is_trusted else (),
-        ) as proxy,
+        forwarding(b0.port, x_forwarded, is_trusted) as proxy,
     ):
         assert parts(await proxy.ask(request(extra=extra + disguised + whose)))[0] == 200
         is_believed = is_trusted or x_forwarded == "pass"
