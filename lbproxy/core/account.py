@@ -22,7 +22,7 @@ from lbproxy.core.retry import RetryBudget
 from lbproxy.core.sample import KeySample
 from lbproxy.core.sketch import Table, merged, read_table, write_table
 from lbproxy.core.spec import BackendSpec, PoolSpec, UpstreamConnections
-from lbproxy.core.tally import Tally
+from lbproxy.core.tally import BackendTally, Tally
 
 # What the control plane says of a backend.
 SERVING: Final = 0
@@ -65,7 +65,7 @@ class Backend:
         self.connections = 0
         self.errors = 0
         self.served = 0.0
-        self.tally: Final = Tally()
+        self.tally: Final = BackendTally()
         self.idle: deque[object] = deque()
         self.keep: UpstreamConnections | None = None
         self.take_over(spec, row, weight)
@@ -103,13 +103,14 @@ class Account:
     where the pool's cells and its table of hottest keys start. `level` is what the pool held machine-wide, smoothed, at
     the last tick. `sessions` is the memory of keys seen, when sessions may stay on a draining backend, `sample` a fair
     part of those keys, `homes` where users with an open tunnel are, when they are pinned. `waiting` holds the exchanges
-    that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them. `leaving` are
+    that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them, and it gathers in
+    `tally`. `leaving` are
     backends that are in the pool no more and hold something still, by name.
     """
 
     __slots__ = (
         "_held", "_held_elsewhere", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "leaving", "level",
-        "meter", "peers", "row", "sample", "seen", "sessions", "sketch_row", "tunnels", "waiting",
+        "meter", "peers", "row", "sample", "seen", "sessions", "sketch_row", "tally", "tunnels", "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -132,6 +133,7 @@ class Account:
         self.budget = RetryBudget(0.0, 0)
         self._smoothed: Final = Smoothed()
         self.level = 0
+        self.tally: Final = Tally()
 
     def load(self, backend: Backend) -> int:
         """What a backend holds machine-wide."""

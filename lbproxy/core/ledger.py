@@ -287,7 +287,19 @@ def row_width(kind: RowKind) -> int:
     return sum(column.width for column in TABLES[kind])
 
 
+# The bucket of a duration of so many times `_STEP`, rounded up, which divides every bound: a search takes ten times as
+# long as to look it up here.
+_STEP: Final = 500
+_BUCKETS: Final = bytes(bisect_left(DURATION_BOUNDS, steps * _STEP) for steps in range(256))
+
+
+def duration_bucket(microseconds: int) -> int:
+    """Which bucket of a histogram a duration belongs to: the first one whose bound it does not exceed."""
+    steps = (microseconds + _STEP - 1) // _STEP
+    return _BUCKETS[steps] if steps < len(_BUCKETS) else bisect_left(DURATION_BOUNDS, microseconds)
+
+
 def count_duration(cells: Cells, start: int, microseconds: int) -> None:
     """Count one duration into the histogram whose first cell is `start`."""
-    cells[start + bisect_left(DURATION_BOUNDS, microseconds)] += 1
+    cells[start + duration_bucket(microseconds)] += 1
     cells[start + DURATION_SUM] += microseconds

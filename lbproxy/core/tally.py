@@ -1,4 +1,4 @@
-"""What a backend has answered in one turn of the event loop, gathered, and then counted at once.
+"""What the backends have answered in one turn of the event loop, gathered, and then counted at once.
 
 To raise a cell of the slab by one costs as much as a dozen steps of the interpreter, and a plain request raises
 thirteen. Under load a turn ends dozens of plain requests, which raise the same few cells.
@@ -6,13 +6,13 @@ thirteen. Under load a turn ends dozens of plain requests, which raise the same 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from lbproxy.core.ledger import (
     BACKEND_DURATION,
     BACKEND_OWNED,
     BACKEND_REQUESTS,
+    CODE_CLASSES,
     DURATION_BOUNDS,
     DURATION_SUM,
     OWNER,
@@ -22,95 +22,121 @@ from lbproxy.core.ledger import (
     POOL_REQUESTS,
     POOL_RESPONSE_BYTES,
     Cells,
+    duration_bucket,
 )
+
+if TYPE_CHECKING:
+    from lbproxy.core.account import Backend
+
+
+@final
+class Spread:
+    """Durations in microseconds that wait for their histograms: how many are in each bucket, and their `sum`."""
+
+    __slots__ = ("_counts", "_filled", "sum")
+
+    def __init__(self) -> None:
+        self._counts: Final = [0] * (len(DURATION_BOUNDS) + 1)
+        self._filled: Final[list[int]] = []  # the buckets that are not empty
+        self.sum = 0
+
+    def add(self, micros: int) -> None:
+        """One duration more."""
+        bucket = duration_bucket(micros)
+        counts = self._counts
+        count = counts[bucket]
+        if not count:
+            self._filled.append(bucket)
+        counts[bucket] = count + 1
+        self.sum += micros
+
+    def add_all(self, other: Spread) -> None:
+        """All that `other` holds, as well."""
+        for bucket in other._filled:
+            if not self._counts[bucket]:
+                self._filled.append(bucket)
+            self._counts[bucket] += other._counts[bucket]
+        self.sum += other.sum
+
+    def pour(self, cells: Cells, histogram: int) -> None:
+        """Count them into the histogram whose first cell this is; none are left."""
+        for bucket in self._filled:
+            cells[histogram + bucket] += self._counts[bucket]
+            self._counts[bucket] = 0
+        self._filled.clear()
+        cells[histogram + DURATION_SUM] += self.sum
+        self.sum = 0
+
+
+@final
+class BackendTally:
+    """Plain requests to one backend: `requests` altogether, by class of status, and their attempts' durations."""
+
+    __slots__ = ("attempts", "codes", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.codes: Final = [0] * len(CODE_CLASSES)
+        self.attempts: Final = Spread()
 
 
 @final
 class Tally:
-    """Plain requests to one backend: of a key that it owns, answered by it in one piece, so that the first byte of the
-    answer came when the attempt ended.
+    """Plain requests in one pool: of a key that its backend owns, answered by it in one piece, so that the first byte
+    of the answer came when the attempt ended.
 
-    `codes`, `durations` of the whole request and `attempts`, both in microseconds, have an entry for each. The two are
-    the same unless requests had to wait for their attempt, of which `has_waited` tells. `size` is the octets of all
-    bodies together.
+    Those of a backend are in its `tally`; here is what the whole pool has in common: the durations of the requests, and
+    the octets of their bodies.
     """
 
-    __slots__ = ("attempts", "codes", "durations", "has_waited", "size")
+    __slots__ = ("_backends", "_durations", "_first_bytes", "_size")
 
     def __init__(self) -> None:
-        self.codes: Final[list[int]] = []
-        self.durations: Final[list[int]] = []
-        self.attempts: Final[list[int]] = []
-        self.has_waited = False
-        self.size = 0
+        self._backends: Final[list[Backend]] = []
+        self._durations: Final = Spread()
+        self._first_bytes: Final = Spread()
+        self._size = 0
 
-    def add(self, code: int, micros: int, attempt: int, size: int) -> None:
-        """One request more, of this class of status, duration, duration of its attempt, and octets."""
-        self.codes.append(code)
-        self.durations.append(micros)
-        self.attempts.append(attempt)
-        if attempt != micros:
-            self.has_waited = True
-        self.size += size
+    def add(self, backend: Backend, code: int, micros: int, attempt: int, size: int) -> bool:
+        """One request more, of this class of status, duration, duration of its attempt, both in microseconds, and
+        octets. Whether it is the first one."""
+        share = backend.tally
+        is_first = False
+        if not share.requests:
+            is_first = not self._backends
+            self._backends.append(backend)
+        share.requests += 1
+        share.codes[code] += 1
+        share.attempts.add(attempt)
+        self._durations.add(micros)
+        self._size += size
+        return is_first
 
-    def count(self, cells: Cells, pool_row: int, row: int) -> None:
-        """Count what has been gathered into the cells of the pool and of the backend, and forget it."""
-        if len(self.durations) == 1:
-            self._count_one(cells, pool_row, row)
-        else:
-            self._count_many(cells, pool_row, row)
-        self.codes.clear()
-        self.durations.clear()
-        self.attempts.clear()
-        self.has_waited = False
-        self.size = 0
+    def count(self, cells: Cells, row: int) -> None:
+        """Count what has been gathered into the cells of the backends and of the pool, whose `row` this is, and forget
+        it."""
+        requests = 0
+        for backend in self._backends:
+            share = backend.tally
+            requests += share.requests
+            self._first_bytes.add_all(share.attempts)
+            _count_backend(share, cells, row, backend.row)
+        self._backends.clear()
+        cells[row + POOL_DECISIONS + OWNER] += requests
+        cells[row + POOL_RESPONSE_BYTES] += self._size
+        self._size = 0
+        self._durations.pour(cells, row + POOL_DURATION)
+        self._first_bytes.pour(cells, row + POOL_FIRST_BYTE)
 
-    def _count_many(self, cells: Cells, pool_row: int, row: int) -> None:
-        codes, durations = self.codes, self.durations
-        for code in set(codes):
-            answers = codes.count(code)
+
+def _count_backend(share: BackendTally, cells: Cells, pool_row: int, row: int) -> None:
+    codes = share.codes
+    for code in range(len(CODE_CLASSES)):
+        answers = codes[code]
+        if answers:
             cells[pool_row + POOL_REQUESTS + code] += answers
             cells[row + BACKEND_REQUESTS + code] += answers
-        cells[pool_row + POOL_DECISIONS + OWNER] += len(durations)
-        cells[pool_row + POOL_RESPONSE_BYTES] += self.size
-        cells[row + BACKEND_OWNED] += len(durations)
-        if self.has_waited:
-            _spread(cells, durations, (pool_row + POOL_DURATION,))
-            _spread(cells, self.attempts, (pool_row + POOL_FIRST_BYTE, row + BACKEND_DURATION))
-        else:
-            _spread(cells, durations, (pool_row + POOL_DURATION, pool_row + POOL_FIRST_BYTE, row + BACKEND_DURATION))
-
-    def _count_one(self, cells: Cells, pool_row: int, row: int) -> None:
-        """The same for a single request, which otherwise takes three times as long; and where there is one alone, its
-        client waits for that."""
-        code, duration, attempt = self.codes[0], self.durations[0], self.attempts[0]
-        cells[pool_row + POOL_REQUESTS + code] += 1
-        cells[row + BACKEND_REQUESTS + code] += 1
-        cells[pool_row + POOL_DECISIONS + OWNER] += 1
-        cells[pool_row + POOL_RESPONSE_BYTES] += self.size
-        cells[row + BACKEND_OWNED] += 1
-        bucket = bisect_left(DURATION_BOUNDS, duration)
-        cells[pool_row + POOL_DURATION + bucket] += 1
-        cells[pool_row + POOL_DURATION + DURATION_SUM] += duration
-        if self.has_waited:
-            bucket = bisect_left(DURATION_BOUNDS, attempt)
-        for histogram in (pool_row + POOL_FIRST_BYTE, row + BACKEND_DURATION):
-            cells[histogram + bucket] += 1
-            cells[histogram + DURATION_SUM] += attempt
-
-
-def _spread(cells: Cells, durations: list[int], histograms: tuple[int, ...]) -> None:
-    """Put all these durations into the buckets of each of these histograms. They are sorted."""
-    total = sum(durations)
-    durations.sort()
-    for histogram in histograms:
-        cells[histogram + DURATION_SUM] += total
-    done = 0
-    while done < len(durations):
-        bucket = bisect_left(DURATION_BOUNDS, durations[done])
-        end = len(durations)
-        if bucket < len(DURATION_BOUNDS):
-            end = bisect_right(durations, DURATION_BOUNDS[bucket], done)
-        for histogram in histograms:
-            cells[histogram + bucket] += end - done
-        done = end
+            codes[code] = 0
+    cells[row + BACKEND_OWNED] += share.requests
+    share.requests = 0
+    share.attempts.pour(cells, row + BACKEND_DURATION)

@@ -63,7 +63,9 @@ def settle(exchange: Exchange, now: float) -> None:
             and backend is exchange.owner
             and backend is not None
         ):
-            plane.turn.tally(pool, backend).add(code_class(exchange.status), micros, attempt, exchange.response_bytes)
+            code = code_class(exchange.status)
+            if pool.account.tally.add(backend, code, micros, attempt, exchange.response_bytes):
+                plane.turn.tallied(pool)
         else:
             _count(exchange, pool, backend, attempt, micros)
     if exchange.held:

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Final, final
 from lbproxy.core.ledger import Cells
 
 if TYPE_CHECKING:
-    from lbproxy.core.account import Backend
     from lbproxy.core.balance import Pool
-    from lbproxy.core.tally import Tally
     from lbproxy.dataplane.downstream import Downstream
     from lbproxy.dataplane.upstream import Upstream
 
@@ -43,17 +41,15 @@ class Turn:
         self._cells: Final = cells
         self._is_ending = False
         self._begun = 0
-        self._tallied: Final[list[tuple[int, Backend]]] = []
+        self._tallied: Final[list[Pool]] = []
         self._asked: Final[list[Upstream]] = []
         self._answered: Final[list[Downstream]] = []
         self._put_off: Final[list[Downstream]] = []
 
-    def tally(self, pool: Pool, backend: Backend) -> Tally:
-        """Where to add a plain request (see `core.tally`) that has been answered; `send` or `count` follows."""
-        tally = backend.tally
-        if not tally.codes:
-            self._tallied.append((pool.row, backend))
-        return tally
+    def tallied(self, pool: Pool) -> None:
+        """The tally of `pool` has been begun: a plain request (see `core.tally`) was answered. `send` or `count`
+        follows."""
+        self._tallied.append(pool)
 
     def send(self, downstream: Downstream) -> None:
         """Send what `downstream.unsent` holds when the turn is over."""
@@ -112,6 +108,6 @@ class Turn:
 
     def count(self) -> None:
         """Count what has been gathered."""
-        for pool_row, backend in self._tallied:
-            backend.tally.count(self._cells, pool_row, backend.row)
+        for pool in self._tallied:
+            pool.account.tally.count(self._cells, pool.row)
         self._tallied.clear()

@@ -108,7 +108,7 @@ class RequestParser:
 
         Raises `BadMessage` with the status to answer.
         """
-        lines = head.count(b"\r\n") - 2
+        lines = head.count(b"\n") - 2
         if lines > max_fields:
             raise BadMessage(431, "head_too_large", f"more than {max_fields} header fields")
         sink = self._sink
@@ -150,8 +150,7 @@ class RequestParser:
         self.minor = minor
         fields = sink.fields
         if len(fields) == lines:
-            self.names = tuple(fields)
-            self.values = tuple(fields.values())
+            self.names, self.values = _names_and_values(fields)
         else:
             self.names, self.values = _pairs(httptools.HttpRequestParser, b"POST" + head[space:])
 
@@ -205,7 +204,7 @@ class ResponseParser:
 
     def parse(self, head: bytes) -> None:
         """Parse a head that ends with its empty line. Raises `BadMessage`."""
-        lines = head.count(b"\r\n") - 2
+        lines = head.count(b"\n") - 2
         if lines > MAX_ANSWER_FIELDS:
             raise BadMessage(502, "bad_gateway", f"more than {MAX_ANSWER_FIELDS} header fields")
         sink = self._sink
@@ -227,8 +226,7 @@ class ResponseParser:
             known = self._learn(line, parser)
         self.status, self.minor, self.line = known
         if len(fields) == lines:
-            self.names = tuple(fields)
-            self.values = tuple(fields.values())
+            self.names, self.values = _names_and_values(fields)
         else:
             self.names, self.values = _pairs(httptools.HttpResponseParser, head)
 
@@ -248,6 +246,11 @@ class ResponseParser:
         known = (status, line[7] - 48, b"HTTP/1.1 %d %b\r\n" % (status, reason))
         keep_short(self._lines, _MEMO_LIMIT, line, known)
         return known
+
+
+def _names_and_values(fields: dict[bytes, bytes]) -> tuple[Names, Values]:
+    """(By way of lists, which are filled in one go when this is compiled: half the time of a walk through the dict.)"""
+    return tuple(list(fields.keys())), tuple(list(fields.values()))  # noqa: C414
 
 
 def _pairs(kind: Callable[[object], Parser], head: bytes) -> tuple[Names, Values]:
