@@ -83,7 +83,7 @@ class RetryBudget:
 
 @final
 class RetryPolicy:
-    """A pool's rules, prepared. Asked only after an attempt has failed."""
+    """A pool's rules, prepared."""
 
     __slots__ = ("_attempts", "_methods", "_statuses")
 
@@ -91,6 +91,10 @@ class RetryPolicy:
         self._attempts: Final = spec.attempts
         self._methods: Final = IDEMPOTENT | {method.encode() for method in spec.methods}
         self._statuses: Final = frozenset(spec.statuses)
+
+    def may_repeat(self, method: bytes) -> bool:
+        """Whether a request of this method may be sent again after it has been sent."""
+        return method in self._methods
 
     def verdict(self, phase: int, method: bytes, attempts: int, is_kept: bool, status: int = 0) -> int:
         """Whether another attempt may follow, the budget apart: ALLOWED, IMPOSSIBLE, or an index into REFUSALS.
@@ -101,7 +105,7 @@ class RetryPolicy:
         if phase == BEGUN or (phase == ANSWERED and status not in self._statuses):
             return IMPOSSIBLE
         if phase != UNSENT:
-            if method not in self._methods:
+            if not self.may_repeat(method):
                 return NOT_IDEMPOTENT
             if not is_kept:
                 return NO_BUFFER

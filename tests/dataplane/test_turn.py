@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.exchange import IDLE
+from lbproxy.core.spec import Retry
 from lbproxy.dataplane.upstream import Upstream
-from tests.dataplane.harness import Plane, answer, answering, backend, pool_of, read_head, request, running
+from tests.dataplane.harness import PATIENCE_S, Plane, answer, answering, backend, pool_of, read_head, request, running
 from tests.loops import on_both_loops
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -139,7 +141,8 @@ async def test_a_client_that_ends_or_is_gone_while_its_answer_waits(is_closed: b
 
 
 @pytest.mark.parametrize("event", ["speaks", "ends", "is reset"])
-async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(event: str) -> None:
+@pytest.mark.parametrize("buffer", [Retry().buffer, 0])
+async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(event: str, buffer: int) -> None:
     """The request for it waits for the end of the turn; nothing has been sent, so even a POST may go elsewhere."""
     may_answer = asyncio.Event()
 
@@ -152,7 +155,7 @@ async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(even
                 await may_answer.wait()
             writer.write(answer(b"well"))
 
-    async with backend(talk) as served, running(pool_of(served.port)) as plane:
+    async with backend(talk) as served, running(replace(pool_of(served.port), retry=Retry(buffer=buffer))) as plane:
         slow = [asyncio.create_task(plane.ask(request(target="/slow"))) for _ in range(6)]
         await plane.settled(lambda: plane.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 6)
         reader, writer = await plane.connect()
@@ -173,7 +176,7 @@ async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(even
             upstream.eof_received()
         else:
             upstream.connection_lost(ConnectionResetError())
-        assert (await reader.read()).endswith(b"well")
+        assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"well")
         assert served.octets.count(b"POST / ") == 1
         writer.close()
         may_answer.set()
