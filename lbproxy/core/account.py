@@ -66,7 +66,7 @@ class Backend:
         self.errors = 0
         self.served = 0.0
         self.tally: Final = BackendTally()
-        self.idle: deque[object] = deque()
+        self.idle: Final[list[object]] = []
         self.keep: UpstreamConnections | None = None
         self.take_over(spec, row, weight)
 

@@ -70,7 +70,10 @@ def _header(name: bytes) -> KeyFinder:
         if lines is None:
             return None
         if len(lines) == 1:
-            return values[lines[0]].strip(_OWS) or None
+            value = values[lines[0]]
+            if value and value[0] > 32 and value[-1] > 32:  # nearly always, and a tenth of the time
+                return value
+            return value.strip(_OWS) or None
         stripped = [values[line].strip(_OWS) for line in lines]
         return b", ".join([value for value in stripped if value]) or None
 

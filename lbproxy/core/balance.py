@@ -16,7 +16,6 @@ that agree on it. `core/reasons.py` puts the same questions into words.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Final, final
@@ -164,8 +163,11 @@ class Pool:
         if not owners:
             return None, FAILOVER
         bucket = h >> self._shift  # the same as ring.locate, without a call
-        starts = self._starts
-        owner = self._members[owners[bisect_left(self._tokens, h, starts[bucket], starts[bucket + 1])]]
+        tokens = self._tokens
+        at, end = self._starts[bucket], self._starts[bucket + 1]
+        while at < end and tokens[at] < h:
+            at += 1
+        owner = self._members[owners[at]]
         if owner.eligible and (not self.reach or h not in self.reach):
             account = self.account
             load = owner.in_flight

@@ -34,12 +34,15 @@ def expire_idle(plane: Plane, backend: Backend) -> None:
     no living ones but one."""
     idle = backend.idle
     most = backend.keep.max_idle if backend.keep is not None else 0
-    while idle:
-        upstream = cast(Upstream, idle[0])
-        if upstream.idle_until >= plane.now and len(idle) <= most:
-            return
-        idle.popleft()
-        upstream.close()
+    living = 0
+    while living < len(idle):
+        if len(idle) - living <= most and cast(Upstream, idle[living]).idle_until >= plane.now:
+            break
+        living += 1
+    expired = idle[:living]
+    del idle[:living]
+    for upstream in expired:
+        cast(Upstream, upstream).close()
 
 
 def close_idle(backend: Backend) -> None:

@@ -295,17 +295,27 @@ class Downstream:
             if not data:
                 self.arrived = 0.0  # of the next request nothing has
                 return
-        end = data.find(END_OF_HEAD, start + self._searched) + 4
-        if end == 3:
-            self._await_head(data[start:])
-            return
-        head = data[start:end]
-        if len(head) > self.listener.line_bytes and not self._check_lines(head):
-            return
+        listener = self.listener
+        is_parsed = (
+            data.endswith(END_OF_HEAD)
+            and start == self._searched == 0
+            and len(data) <= listener.line_bytes
+            and self.plane.requests.parse_whole(data, listener.header_count)
+        )
+        if is_parsed:
+            head, end = data, len(data)
+        else:
+            end = data.find(END_OF_HEAD, start + self._searched) + 4
+            if end == 3:
+                self._await_head(data[start:])
+                return
+            head = data[start:end]
+            if len(head) > listener.line_bytes and not self._check_lines(head):
+                return
         self._searched = self._skipped = 0
         self._check = None
         try:
-            take_head(self, head)
+            take_head(self, head, is_parsed)
         except BadMessage as bad:
             self._refuse(bad, self.exchange.is_head)
             return

@@ -47,23 +47,25 @@ _LENGTH_FIELD: Final = frozenset((b"content-length",))
 _HOST: Final = frozenset((b"host",))
 
 
-def take_head(downstream: Downstream, head: bytes) -> None:
-    """Check a complete head and describe its request to the exchange. Raises `BadMessage`."""
+def take_head(downstream: Downstream, head: bytes, is_parsed: bool) -> None:
+    """Check a complete head and describe its request to the exchange. Raises `BadMessage`. `is_parsed`: the plane's
+    parser has just been shown it."""
     plane = downstream.plane
     if downstream.snapshot is not plane.snapshot:
         downstream.adopt_policy()
     parser = plane.requests
     exchange = downstream.exchange
     exchange.reset()
-    most = downstream.listener.header_count
-    try:
-        parser.parse(head, most)
-    except BadMessage:
-        exchange.is_head = head.startswith(b"HEAD ")
-        known = with_plain_spaces(as_known_version(head))
-        if known == head:
-            raise
-        parser.parse(known, most)
+    if not is_parsed:
+        most = downstream.listener.header_count
+        try:
+            parser.parse(head, most)
+        except BadMessage:
+            exchange.is_head = head.startswith(b"HEAD ")
+            known = with_plain_spaces(as_known_version(head))
+            if known == head:
+                raise
+            parser.parse(known, most)
     shapes = plane.trusted_shapes if downstream.is_trusted else plane.untrusted_shapes
     shape = shapes.known.get(parser.names) or shapes.learn(parser.names)
     parser.is_clean = shape.content_length < 0 and shape.transfer_encoding < 0 and not shape.upgrade
@@ -122,17 +124,21 @@ def take_head(downstream: Downstream, head: bytes) -> None:
             ids = plane.ids.lines(exchange)
     else:
         ids = plane.ids.lines(exchange)
-    policy = plane.snapshot.headers
+    lines = shape.template % values
     forwarding = downstream.forwarding
-    exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b%b\r\n" % (
-        method,
-        target,
-        shape.template % values,
-        forwarding and forwarding + host + b"\r\n",
-        plane.via_lines[minor],
-        ids,
-    )
-    if policy.forwarded:
+    if forwarding:
+        exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b\r\n%b%b\r\n" % (
+            method,
+            target,
+            lines,
+            forwarding,
+            host,
+            plane.via_lines[minor],
+            ids,
+        )
+    else:
+        exchange.head = b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (method, target, lines, plane.via_lines[minor], ids)
+    if plane.adds_forwarded:
         _append_forwarded(downstream, host)
 
 

@@ -45,6 +45,7 @@ class Plane:
     """The context of a worker's data plane. `now` is the time of the last coarse tick; durations use `monotonic`."""
 
     __slots__ = (
+        "adds_forwarded",
         "cells",
         "clients",
         "date_line",
@@ -114,6 +115,7 @@ class Plane:
         made = frozenset((b"x-request-id",)) if policy.request_id == "make" else frozenset()
         keeps_traces = policy.traceparent == "make"
         self.snapshot = snapshot
+        self.adds_forwarded = policy.forwarded
         self.ids.follow(policy, snapshot.tracing)
         self.untrusted_shapes = RequestShapes(untrusted | made, keeps_traces)
         self.trusted_shapes = RequestShapes(trusted | made, keeps_traces)

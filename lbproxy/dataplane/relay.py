@@ -286,7 +286,7 @@ class Exchange(Finished):
         if self.down == DONE and held_size <= _SHORT_BODY and pool.account.in_flight >= BUSY:
             upstream.unsent = b"".join((self.head, *self.held)) if held_size else self.head
             self.plane.turn.ask(upstream)
-            if held_size > pool.spec.retry.buffer:
+            if held_size and held_size > pool.spec.retry.buffer:
                 self.is_repeatable = False  # once it has been sent; until then all of it stays here
         elif held_size:
             upstream.transport.writelines([self.head, *self.held])

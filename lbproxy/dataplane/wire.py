@@ -111,12 +111,7 @@ class RequestParser:
         lines = head.count(b"\n") - 2
         if lines > max_fields:
             raise BadMessage(431, "head_too_large", f"more than {max_fields} header fields")
-        sink = self._sink
-        if not self.is_clean:
-            self._parser = _request_parser(sink)
-        self.is_clean = False
-        sink.fields.clear()
-        sink.targets.clear()
+        self._begin()
         if head.startswith(b"GET "):
             method, space = b"GET", 3
             self._feed(head)
@@ -132,27 +127,61 @@ class RequestParser:
                     raise _no_tunnel()
                 # llhttp knows a list of methods and some have rules of their own; HTTP allows any token (RFC 9110 9.1).
                 self._feed(b"POST" + head[space:])
-        if not sink.targets:
+        self._describe(head, method, space)
+        fields = self._sink.fields
+        if len(fields) == lines:
+            self.names, self.values = _names_and_values(fields)
+        else:
+            self.names, self.values = _pairs(httptools.HttpRequestParser, b"POST" + head[space:])
+
+    def parse_whole(self, octets: bytes, max_fields: int) -> bool:
+        """Parse octets that end with an empty line, if they are nothing but one plain head. False, and nothing is
+        decided, if they may be more than that, or less.
+
+        To look where their first empty line is would take as long as to parse them (0.7 us with a browser's fields).
+        The numbers tell as much: with a field for every line but two, the first and the last, none in between is empty.
+        """
+        lines = octets.count(b"\n") - 2
+        if lines > max_fields or not octets.startswith(b"GET "):
+            return False
+        self._begin()
+        fields = self._sink.fields
+        try:
+            self._feed(octets)
+            if len(fields) != lines:
+                return False
+            self._describe(octets, b"GET", 3)
+        except BadMessage:
+            return False
+        self.names, self.values = _names_and_values(fields)
+        return True
+
+    def _begin(self) -> None:
+        sink = self._sink
+        if not self.is_clean:
+            self._parser = _request_parser(sink)
+        self.is_clean = False
+        sink.fields.clear()
+        sink.targets.clear()
+
+    def _describe(self, head: bytes, method: bytes, space: int) -> None:
+        """Take method, target and version from a request line whose method ends at `space`. Raises `BadMessage`."""
+        targets = self._sink.targets
+        if not targets:
             raise BadMessage(400, "bad_request", "no request line")
-        target = sink.targets[0]
+        target = targets[0]
         end = space + 1 + len(target)
         version = head[end : end + 11] if head[space + 1 : end] == target else b""
         if version == b" HTTP/1.1\r\n":
-            minor = 1
+            self.minor = 1
         elif version == b" HTTP/1.0\r\n":
-            minor = 0
+            self.minor = 0
         else:
             if head.startswith(b" HTTP/", end):
                 raise BadMessage(505, "unsupported", "HTTP version")
             raise BadMessage(400, "bad_request", "malformed request line")
         self.method = method
         self.target = target
-        self.minor = minor
-        fields = sink.fields
-        if len(fields) == lines:
-            self.names, self.values = _names_and_values(fields)
-        else:
-            self.names, self.values = _pairs(httptools.HttpRequestParser, b"POST" + head[space:])
 
     def _feed(self, head: bytes) -> None:
         try:

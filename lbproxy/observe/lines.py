@@ -80,9 +80,9 @@ def _cut(value: bytes, limit: int) -> bytes:
     return value if len(value) <= limit else value[:limit] + _CUT
 
 
-# The values that many exchanges share, which stand together in a line: pool, backend, decision, reason, attempts,
-# upgraded.
-_Common: TypeAlias = tuple[str, str, int, str, int, bool]
+# The values that many exchanges share, most of which stand together in a line: HTTP's minor version, status, pool,
+# backend, decision, reason, attempts, upgraded.
+_Common: TypeAlias = tuple[int, int, str, str, int, str, int, bool]
 
 
 class Lines:
@@ -102,9 +102,9 @@ class Lines:
     def line(self, x: Finished) -> bytes:
         """The exchange's line, newline included."""
         key = x.key if self._with_key else None
-        common = (x.pool_name, x.backend_name, x.decision, x.reason, x.attempts, x.upgraded)
+        common = (x.minor, x.status, x.pool_name, x.backend_name, x.decision, x.reason, x.attempts, x.upgraded)
         piece = self._pieces.get(common) or self._learn(common)
-        said = b"".join((x.method, x.host, x.target, x.request_id, x.agent, x.referer, key or b""))
+        said = b"%b%b%b%b%b%b%b" % (x.method, x.host, x.target, x.request_id, x.agent, x.referer, key or b"")
         if said.translate(MARKED) == said:
             line = self._fill(x, piece, key)
             if len(line) <= LINE_MAX:
@@ -139,15 +139,15 @@ class Lines:
     def _learn(self, common: _Common) -> bytes:
         if len(self._pieces) >= _MEMO_LIMIT:
             self._pieces.clear()
-        pool, backend, decision, reason, attempts, upgraded = common
+        _, _, pool, backend, decision, reason, _, _ = common
         word = _WORDS[decision] if decision >= 0 else b""
         names = [self._memo[name] for name in (pool, backend, reason)]
-        piece = self._pieces[common] = self._piece(names, word, attempts, upgraded)
+        piece = self._pieces[common] = self._piece(common, names, word)
         return piece
 
-    def _piece(self, names: list[bytes], decision: bytes, attempts: int, upgraded: bool) -> bytes:
+    def _piece(self, common: _Common, names: list[bytes], decision: bytes) -> bytes:
         """The values that many exchanges share, as they stand in a line; `names` are the pool's, the backend's and the
-        reason."""
+        reason, escaped."""
         raise NotImplementedError
 
     def _escape(self, value: bytes) -> bytes:
@@ -170,9 +170,15 @@ class JsonLines(Lines):
     def _escape(self, value: bytes) -> bytes:
         return json_text(value)
 
-    def _piece(self, names: list[bytes], decision: bytes, attempts: int, upgraded: bool) -> bytes:
+    def _piece(self, common: _Common, names: list[bytes], decision: bytes) -> bytes:
+        minor, status, _, _, _, _, attempts, upgraded = common
         pool, backend, reason = names
-        return b'"pool":"%b","backend":"%b","decision":"%b","reason":"%b","attempts":%d,"upgraded":%b' % (
+        return (
+            b'"protocol":"HTTP/1.%d","status":%d,"pool":"%b","backend":"%b","decision":"%b","reason":"%b","attempts":%d,'
+            b'"upgraded":%b'
+        ) % (
+            minor,
+            status,
             pool,
             backend,
             decision,
@@ -193,8 +199,8 @@ class JsonLines(Lines):
                 self._second_text = _iso_second(second).encode()
             self._time = b"%b.%03dZ" % (self._second_text, tick - second * 1000)
         return (
-            b'{"time":"%b","client":"%b","method":"%b","host":"%b","target":"%b","protocol":"HTTP/1.%d","status":%d,'
-            b'%b,"request_bytes":%d,"response_bytes":%d,"duration_us":%d,"connect_us":%b,"first_byte_us":%b,'
+            b'{"time":"%b","client":"%b","method":"%b","host":"%b","target":"%b",%b,'
+            b'"request_bytes":%d,"response_bytes":%d,"duration_us":%d,"connect_us":%b,"first_byte_us":%b,'
             b'"request_id":"%b","trace_id":"%b","user_agent":"%b","referer":"%b"%b}\n'
         ) % (
             self._time,
@@ -202,8 +208,6 @@ class JsonLines(Lines):
             x.method,
             x.host,
             x.target,
-            x.minor,
-            x.status,
             piece,
             x.request_bytes,
             x.response_bytes,
@@ -227,7 +231,8 @@ class CombinedLines(Lines):
     def _escape(self, value: bytes) -> bytes:
         return quoted_text(value)
 
-    def _piece(self, names: list[bytes], decision: bytes, attempts: int, upgraded: bool) -> bytes:
+    def _piece(self, common: _Common, names: list[bytes], decision: bytes) -> bytes:
+        *_, attempts, _ = common
         pool, backend, reason = names
         return b"pool=%b backend=%b decision=%b reason=%b attempts=%d" % (
             pool,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lbproxy.core.headers import BadMessage
-from lbproxy.dataplane.wire import EarlyCheck, RequestParser, ResponseParser
+from lbproxy.dataplane.wire import END_OF_HEAD, EarlyCheck, RequestParser, ResponseParser
 
 NAMES = st.sampled_from([b"Accept", b"X-One", b"x-one", b"X-Two", b"Cookie"])
 VALUES = st.text("abc ;=,", max_size=6).map(lambda text: text.strip().encode())
@@ -45,6 +45,47 @@ def test_a_bad_head_leaves_no_trace_in_the_next(bad: bytes) -> None:
         parser.parse(bad, 100)
     parser.parse(b"GET /good HTTP/1.1\r\nA: b\r\n\r\n", 100)
     assert (parser.target, parser.names, parser.values) == (b"/good", (b"A",), (b"b",))
+
+
+_PIECES = st.sampled_from([
+    b"GET /a HTTP/1.1\r\n", b"GET /b HTTP/1.0\r\n", b"POST /c HTTP/1.1\r\n", b"Host: a\r\n", b"X-One: 1\r\n",
+    b"x-one: 2\r\n", b"Content-Length: 4\r\n", b"Transfer-Encoding: chunked\r\n", b"Connection: upgrade\r\n",
+    b"Upgrade: x\r\n", b"\r\n", b"\r\n\r\n", b"\n", b"\n\n", b"\r", b"0\r\n", b"4\r\nbody\r\n", b"X:\r\n",
+    b" folded\r\n", b": \r\n", b"X-\0: 1\r\n", b" ",
+])  # fmt: skip
+
+
+@given(st.lists(_PIECES, max_size=9), st.booleans())
+@example([b"Host: a\r\n", b"\r\n", b"GET /b HTTP/1.0\r\n"], True)
+@example([b"Content-Length: 4\r\n", b"\r\n"], True)
+@example([b"Content-Length: 4\r\n", b"Content-Length: 4\r\n", b"\r\n"], True)
+@example([b"Transfer-Encoding: chunked\r\n", b"\r\n", b"0\r\n", b"Host: a\r\n"], True)
+@settings(max_examples=1500)
+def test_octets_are_one_head_only_if_they_end_at_their_first_empty_line(pieces: list[bytes], is_get: bool) -> None:
+    """And then they mean what they mean to the general way."""
+    octets = b"".join([b"GET /a HTTP/1.1\r\n" if is_get else b"", *pieces, b"\r\n\r\n"])
+    parser, general = RequestParser(), RequestParser()
+    parser.parse(b"GET /before HTTP/1.1\r\nA: b\r\n\r\n", 100)
+    if parser.parse_whole(octets, 6):
+        assert octets.find(END_OF_HEAD) + len(END_OF_HEAD) == len(octets)
+        general.parse(octets, 6)
+        assert (parser.method, parser.target, parser.minor) == (general.method, general.target, general.minor)
+        assert (parser.names, parser.values) == (general.names, general.values)
+    parser.is_clean = False
+    parser.parse(b"GET /next HTTP/1.1\r\nA: b\r\n\r\n", 100)
+    assert (parser.target, parser.names, parser.values) == (b"/next", (b"A",), (b"b",))
+
+
+@given(FIELDS, st.sampled_from([0, 1]))
+def test_a_plain_head_is_parsed_as_a_whole(fields: list[tuple[bytes, bytes]], minor: int) -> None:
+    parser = RequestParser()
+    head = b"GET /p?q HTTP/1.%d\r\n" % minor + section(fields)
+    is_plain = len(dict(fields)) == len(fields)
+    assert parser.parse_whole(head, 6) == is_plain
+    if is_plain:
+        assert (parser.method, parser.target, parser.minor) == (b"GET", b"/p?q", minor)
+        assert list(zip(parser.names, parser.values, strict=True)) == fields
+        assert not RequestParser().parse_whole(head, len(fields) - 1)
 
 
 def test_close_and_upgrade_of_one_connection_do_not_touch_another() -> None:
