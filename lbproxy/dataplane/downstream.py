@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core import exchange as states
-from lbproxy.core.headers import CLOSE_LINE, KEEP_ALIVE_LINE, BadMessage
+from lbproxy.core.headers import CLOSE_LINE, KEEP_ALIVE_LINE, BadMessage, RequestShape
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.chunked import ChunkedDecoder
@@ -69,7 +69,8 @@ class Downstream:
 
     __slots__ = (
         # for the connection's life
-        "exchange", "forwarding", "is_trusted", "listener", "plane", "shows_decisions", "snapshot", "transport",
+        "exchange", "forwarding", "is_trusted", "listener", "plane", "shape", "shows_decisions", "snapshot",
+        "transport",
         # what has arrived and was not used yet
         "_at", "_check", "_searched", "_skipped", "arrived", "is_put_off", "pending",
         # the request whose body is arriving
@@ -91,6 +92,7 @@ class Downstream:
         self.is_trusted = False
         self.shows_decisions = False
         self.forwarding = b""
+        self.shape: RequestShape | None = None  # of the last request
         self._check: EarlyCheck | None = None
         self._searched = 0
         self._skipped = 0
@@ -213,6 +215,7 @@ class Downstream:
         """Prepare what this connection adds to the head of each request, under the snapshot that is in force."""
         snapshot = self.snapshot = self.plane.snapshot
         self.exchange.trace = None
+        self.shape = None
         policy = snapshot.headers
         peer = self.exchange.peer
         self.is_trusted = self.listener.trust.trusts(peer)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lbproxy.core import ledger
-from lbproxy.core.spec import Limits, ListenerTimeouts, Route, TracingSpec
+from lbproxy.core.spec import HeaderPolicy, Limits, ListenerTimeouts, Route, TracingSpec
 from lbproxy.dataplane import downstream as downstream_module
 from lbproxy.dataplane.downstream import Downstream
 from tests.dataplane.harness import (
@@ -223,4 +223,19 @@ async def test_a_trace_is_not_kept_beyond_the_policy_that_made_it() -> None:
             writer.write(request(close=False))
             await reader.readuntil(b"well")
         assert [line.trace is not None for line in plane.lines] == [True, False]
+        writer.close()
+
+
+async def test_the_next_request_on_a_connection_follows_the_policy_of_its_time() -> None:
+    """Its fields have the same names as those of the one before."""
+    async with backend(answering(answer(b"well"))) as served, running(pool_of(served.port)) as plane:
+        reader, writer = await plane.connect()
+        policies = (HeaderPolicy(), HeaderPolicy(x_forwarded="pass"), HeaderPolicy(request_id="make"), HeaderPolicy())
+        for generation, policy in enumerate(policies):
+            reload(plane, replace(plane.config, headers=policy), generation + 2)
+            writer.write(request(extra=b"X-Forwarded-For: 1.1.1.1\r\nX-Request-ID: mine\r\n", close=False))
+            await reader.readuntil(b"well")
+        heads = served.octets.split(b"\r\n\r\n")
+        assert [b"1.1.1.1" in head for head in heads] == [False, True, False, False, False]
+        assert [b": mine" in head for head in heads] == [True, True, False, True, False]
         writer.close()
