@@ -85,15 +85,21 @@ class Turn:
             self._begin_more()
         self._begun = 0
         self._is_ending = False
+        if self._put_off:
+            self._end_soon()
         for upstream in self._asked:
-            upstream.send_rest()
+            try:
+                upstream.send_rest()
+            except Exception as error:
+                upstream.fail("a request could not be sent", error)
         self._asked.clear()
         self.count()
         for downstream in self._answered:
-            downstream.send_rest()
+            try:
+                downstream.send_rest()
+            except Exception as error:
+                downstream.fail("an answer could not be sent", error)
         self._answered.clear()
-        if self._put_off:
-            self._end_soon()
 
     def _begin_more(self) -> None:
         """Begin what was put off, as far as this turn has room."""

@@ -235,6 +235,11 @@ class Upstream:
         else:
             transport.abort()
 
+    def fail(self, message: str, error: Exception) -> None:
+        """Something has gone wrong that never should: cut this connection, and say so; see `Downstream.fail`."""
+        self.transport.abort()
+        self.plane.loop.call_exception_handler({"message": message, "exception": error})
+
     def _leave_idle(self) -> None:
         try:
             self.backend.idle.remove(self)

@@ -12,8 +12,20 @@ import pytest
 from lbproxy.core import ledger
 from lbproxy.core.exchange import IDLE
 from lbproxy.core.spec import Retry
+from lbproxy.dataplane.turn import MOST
 from lbproxy.dataplane.upstream import Upstream
-from tests.dataplane.harness import PATIENCE_S, Plane, answer, answering, backend, pool_of, read_head, request, running
+from tests.dataplane.harness import (
+    PATIENCE_S,
+    Plane,
+    answer,
+    answering,
+    backend,
+    pool_of,
+    read_head,
+    request,
+    running,
+    waiting_for,
+)
 from tests.loops import on_both_loops
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -283,3 +295,61 @@ async def test_an_answer_in_pieces_has_been_counted_when_its_last_one_is_sent(ot
         assert set(seen[:-1]) <= {(0, 0)}
         for _, each in [*connections, (reader, writer)]:
             each.close()
+
+
+class Broken:
+    """A transport to which nothing can be written, for a reason that nobody has thought of."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, octets: bytes) -> None:
+        raise ZeroDivisionError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+@pytest.mark.parametrize("side", ["client", "backend"])
+@on_both_loops
+async def test_one_that_cannot_be_sent_keeps_up_no_other(side: str) -> None:
+    """Requests and answers of a turn, and those that were put off: all but the one are served, and it is said why."""
+    gate = asyncio.Event()
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context["exception"]))
+    async with backend(waiting_for(gate)) as served, running(pool_of(served.port)) as plane:
+        streams = [await plane.connect() for _ in range(MOST + 8)]
+        connections = plane.plane._listeners["l"].connections
+        for _, writer in streams:
+            writer.write(request(close=False))
+        await plane.settled(lambda: plane.pool.account.in_flight == len(streams))
+        gate.set()  # so that there are idle connections to the backend
+        for reader, _ in streams:
+            await read_head(reader)
+            await reader.readexactly(2)
+        gate.clear()
+        for _, writer in streams[:8]:
+            writer.write(request(close=False))
+        await plane.settled(lambda: plane.pool.account.in_flight == 8)
+        if side == "backend":
+            idle = plane.pool.backends["b0"].idle
+            victim = cast(Upstream, idle[-1])
+            victim.transport = cast(asyncio.Transport, Broken(victim.transport))
+        else:
+            client = next(each for each in connections if each.exchange.down == IDLE)
+            client.transport = cast(asyncio.Transport, Broken(client.transport))
+        others = [each for each in connections if each.exchange.down == IDLE]
+        for each in others:
+            each.data_received(request(close=False))
+        gate.set()
+        served_well = 0
+        for reader, writer in streams:
+            try:
+                await asyncio.wait_for(read_head(reader), PATIENCE_S)
+                served_well += 1
+            except asyncio.IncompleteReadError:
+                pass
+            writer.close()
+        assert [type(error) for error in said] == [ZeroDivisionError]
+        assert served_well == len(streams) - (side == "client")
+        assert plane.pool.account.in_flight == 0
