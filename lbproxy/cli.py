@@ -218,9 +218,12 @@ def _simulate(arguments: argparse.Namespace) -> int:
 def _config(arguments: argparse.Namespace) -> int:
     path = _config_path(arguments.config)
     from lbproxy.control.config import read
+    from lbproxy.control.source import without_secrets
     from lbproxy.control.write import resolved, to_yaml
 
     fields = resolved(read(path))
+    if arguments.hide_secrets:
+        fields = without_secrets(fields)
     if arguments.json:
         _print_json(fields)
     else:

@@ -123,9 +123,15 @@ def make_parser() -> tuple[argparse.ArgumentParser, KeysView[str]]:
     config = commands.add_parser(
         "config",
         help="show the configuration with every default filled in",
-        description="Show the configuration with every default filled in. The output loads again to the same.",
+        description="Show the configuration with every default and variable filled in, secrets too. The output loads "
+        "again to the same, unless secrets are hidden.",
     )
     config.add_argument("--resolved", action="store_true", help="with every default filled in (the only view there is)")
+    config.add_argument(
+        "--hide-secrets",
+        action="store_true",
+        help="without cookie secrets and what the headers of checks say, to be shown",
+    )
     _config_option(config)
     _json_option(config)
     config.set_defaults(command="config")

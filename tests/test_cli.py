@@ -231,6 +231,19 @@ def test_the_resolved_configuration_loads_again_to_the_same(capsys: Output) -> N
     assert json.loads(capsys.readouterr().out)["pools"]["web"]["backends"][1]["weight"] == 2
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_secrets_can_be_hidden(capsys: Output, monkeypatch: pytest.MonkeyPatch, form: list[str]) -> None:
+    """Those from variables too."""
+    monkeypatch.setenv("LBPROXY_COOKIE_SECRET", "from a variable, 1234")
+    assert cli.main(["config", "--resolved", "-c", FULL, *form]) == 0
+    assert "from a variable, 1234" in capsys.readouterr().out
+    assert cli.main(["config", "--resolved", "--hide-secrets", "-c", FULL, *form]) == 0
+    out = capsys.readouterr().out
+    assert "from a variable" not in out
+    assert "(secret)" in out
+    assert "max_age" in out
+
+
 def test_schema(capsys: Output) -> None:
     assert cli.main(["schema"]) == 0
     out, err = capsys.readouterr()
