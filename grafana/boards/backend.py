@@ -282,7 +282,7 @@ def _connections() -> Row:
         7,
         (
             timeseries(
-                12,
+                8,
                 "Open",
                 "Connections to it that carry a request, and those kept for the next one.",
                 "short",
@@ -290,12 +290,19 @@ def _connections() -> Row:
                 stack="normal",
             ),
             timeseries(
-                12,
+                8,
                 "Opened",
                 "Connections opened per second. Many of them mean that it closes them early or "
                 "that `max_idle` is small.",
                 "cps",
                 query(by("", BACKEND.rate("upstream_connections_opened_total")), "opened"),
+            ),
+            timeseries(
+                8,
+                "WebSockets and other tunnels",
+                "Upgraded connections to it that are open.",
+                "short",
+                query(by("", BACKEND.series("upstream_upgraded_connections_open")), "open"),
             ),
         ),
     )
