@@ -40,9 +40,8 @@ class Spread:
         self._filled: Final[list[int]] = []  # the buckets that are not empty
         self.sum = 0
 
-    def add(self, micros: int) -> None:
-        """One duration more."""
-        bucket = duration_bucket(micros)
+    def add(self, micros: int, bucket: int) -> None:
+        """One duration more, and the bucket that it belongs to."""
         counts = self._counts
         count = counts[bucket]
         if not count:
@@ -107,8 +106,9 @@ class Tally:
             self._backends.append(backend)
         share.requests += 1
         share.codes[code] += 1
-        share.attempts.add(attempt)
-        self._durations.add(micros)
+        bucket = duration_bucket(attempt)
+        share.attempts.add(attempt, bucket)
+        self._durations.add(micros, bucket if micros == attempt else duration_bucket(micros))
         self._size += size
         return is_first
 
