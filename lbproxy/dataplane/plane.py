@@ -142,11 +142,18 @@ class Plane:
             backend.errors = 0
             self.report(pool.name, backend.name, reason)
 
+    def latest(self, pool: Pool) -> Pool:
+        """The pool of that name as the configuration has it now, or had it last. Ask that one where a request goes: an
+        older one, which an exchange may have begun with, knows neither who has come and gone since nor the numbers of
+        those who stayed."""
+        snapshot = self.snapshot
+        return snapshot.pools.get(pool.name) or snapshot.leaving.get(pool.name, pool)
+
     def fill_seats(self, pool: Pool) -> None:
         """Let those who wait for a seat have it, in the order in which they came, until all seats are taken again. Who
         has been to some backends already may find no seat where others find one."""
         waiting = pool.account.waiting
-        current = self.snapshot.pools.get(pool.name, pool)
+        current = self.latest(pool)
         still_waiting: list[Exchange] = []
         while waiting:
             exchange = cast("Exchange", waiting.popleft())

@@ -147,7 +147,7 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
         exchange.retried_for = _REASONS[error]
         exchange.attempt_later(following)
         return
-    if phase == UNSENT and verdict == ALLOWED and pool.has_others(exchange.tried):
+    if phase == UNSENT and verdict == ALLOWED and exchange.plane.latest(pool).has_others(exchange.tried):
         # The others are only full just now: wait, as a request does whose owner is out.
         exchange.decision = RETRY
         wait_for_seat(exchange, pool, _REASONS[error])
@@ -216,9 +216,12 @@ def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> B
     """Where the request goes on, if there is anybody and the budget allows it."""
     exchange.tried.append(failed)
     h = exchange.h
-    following = pool.successor(h, exchange.tried) if h != NO_HASH else pool.least_loaded(exchange.tried)[0]
+    latest = exchange.plane.latest(pool)
+    following = latest.successor(h, exchange.tried) if h != NO_HASH else latest.least_loaded(exchange.tried)[0]
     if following is None:
         return None
+    if latest is not pool and h != NO_HASH:
+        exchange.owner = latest.owner(h)  # it may have changed meanwhile
     if pool.retry.is_charged(phase):
         account = pool.account
         if not account.budget.spend(exchange.plane.now, account.requests(), account.in_flight):

@@ -13,7 +13,7 @@ import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.account import OUT
-from lbproxy.core.spec import Queue, Retry
+from lbproxy.core.spec import Queue, Retry, Route
 from tests.dataplane.harness import (
     PATIENCE_S,
     Plane,
@@ -369,3 +369,52 @@ async def test_who_waited_while_its_key_moved_is_counted_at_the_new_owner() -> N
             assert [proxy.backend_cell(name, ledger.BACKEND_OWNED) for name in ("b0", "b1")] == [1, 1]
             spills = range(ledger.BACKEND_SPILLS, ledger.BACKEND_SPILLS_RECEIVED + 1)
             assert [proxy.backend_cell(name, column) for name in ("b0", "b1") for column in spills] == [0] * 10
+
+
+async def test_who_waits_in_a_pool_that_is_removed_is_served_by_the_backends_that_it_had_last() -> None:
+    """Backends are numbered anew with every configuration; the pool of an exchange may be older than the last one."""
+    gate = asyncio.Event()
+    async with backend(waiting_for(gate)) as b0:
+        last = replace(pool_of(b0.port, b0.port, b0.port), queue=Queue(timeout=PATIENCE_S))
+        first = replace(last, backends=(replace(last.backends[2], max_in_flight=1),))
+        other = replace(pool_of(b0.port), name="q")
+        async with running(last, other) as proxy:
+            reload(proxy, replace(proxy.config, pools=(first, other)))
+            asking = asyncio.create_task(proxy.ask(request()))
+            await proxy.settled(lambda: proxy.backend_cell("b2", ledger.BACKEND_IN_FLIGHT) == 1)
+            account = proxy.pool.account
+            waiting = [asyncio.create_task(proxy.ask(request())) for _ in range(3)]
+            await proxy.settled(lambda: len(account.waiting) == 3)
+            reload(proxy, replace(proxy.config, pools=(last, other)), 3)
+            reload(proxy, replace(proxy.config, pools=(other,), routes=(Route("q"),)), 4)
+            gate.set()
+            assert [status(await each) for each in (asking, *waiting)] == [200] * 4
+            assert [line.reason for line in proxy.lines] == [""] * 4
+            assert account.in_flight == 0
+
+
+@pytest.mark.parametrize("key", [b"kim", b""])
+async def test_a_further_attempt_goes_to_a_backend_that_the_pool_has_by_then(key: bytes) -> None:
+    asked = asyncio.Event()
+    leave = asyncio.Event()
+
+    async def leaves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        asked.set()
+        await leave.wait()
+
+    async with backend(leaves) as bad, backend(answering(answer())) as good:
+        pool = replace(pool_of(good.port, good.port, bad.port, bad.port), prefer_local=True)
+        at_home = tuple(replace(each, zone="here") for each in pool.backends)
+        before = replace(pool, backends=at_home[2:])
+        after = replace(pool, backends=(*at_home[:2], replace(at_home[2], weight=0.0)))
+        async with running(pool) as proxy:
+            config = replace(proxy.config, zone="here")
+            reload(proxy, replace(config, pools=(before,)))
+            asking = asyncio.create_task(proxy.ask(request(key=key)))
+            await asked.wait()
+            reload(proxy, replace(config, pools=(after,)), 3)
+            leave.set()
+            assert status(await asking) == 200
+            assert proxy.lines[0].backend in ("b0", "b1")
+            assert proxy.lines[0].attempts == 2
