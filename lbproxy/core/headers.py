@@ -165,11 +165,11 @@ class Shape:
 class RequestShape(Shape):
     """A request's shape: adds where `Host`, `Expect`, `Upgrade`, the request id, the trace and the forwarding fields
     stand. `is_simple`: a `traceparent` and a `Content-Length` are all that may make it special. `is_introduced`: there
-    is a `User-Agent` or a `Referer`, which are only logged."""
+    is a `User-Agent` or a `Referer`, which are only logged. `is_large`: it should not outlive its request."""
 
     __slots__ = (
-        "expect", "forwarding", "host", "is_introduced", "is_simple", "max_forwards", "request_id", "traceparent",
-        "upgrade",
+        "expect", "forwarding", "host", "is_introduced", "is_large", "is_simple", "max_forwards", "request_id",
+        "traceparent", "upgrade",
     )  # fmt: skip
 
     def __init__(self, names: Names, dropped: frozenset[bytes], keeps_traces: bool = False) -> None:
@@ -194,6 +194,7 @@ class RequestShape(Shape):
         self.request_id: int = index.get(b"x-request-id", (-1,))[0]
         self.is_introduced: bool = b"user-agent" in index or b"referer" in index
         self.forwarding: bool = any(name in index for name in FORWARDING)
+        self.is_large: bool = not _is_worth_keeping(names)
         self.traceparent: int = index[b"traceparent"][0] if keeps_traces and traceparents == 1 else -1
         is_odd = self.expect or self.upgrade or self.max_forwards or self.request_id >= 0 or self.forwarding
         self.is_simple: bool = not is_odd and self.transfer_encoding < 0
@@ -213,7 +214,7 @@ class RequestShapes:
     def learn(self, names: Names) -> RequestShape:
         """The shape of these names; the hot path looks into `known` first."""
         shape = RequestShape(names, self._dropped, self._keeps_traces)
-        if _is_worth_keeping(names):
+        if not shape.is_large:
             keep(self.known, _MEMO_LIMIT, names, shape)
         return shape
 

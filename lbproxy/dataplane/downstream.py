@@ -44,6 +44,9 @@ _LINGER_BYTES: Final = 1_048_576
 # Empty lines before a request that are skipped (RFC 9112 2.2).
 _EMPTY_LINES: Final = 4
 
+# Octets of a request head at the most that stay while nothing is asked.
+_LARGE_HEAD: Final = 8192
+
 # As RFC 9110 has them: before 3.13 Python has older names for two.
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus} | {
     413: "Content Too Large",
@@ -507,6 +510,12 @@ class Downstream:
         if self.is_end_seen and not self.pending:
             self._end()
             return
+        if len(exchange.head) > _LARGE_HEAD or exchange.shape.is_large:
+            # With names of its own a head is six times as large when it has been taken apart, and there are many that
+            # wait for their next request.
+            self.shape = None
+            exchange.forget_request()
+            exchange.head = b""
         self.mode = AWAIT
         self.deadline = self.plane.now + self.listener.keep_alive_s
         self.due = DUE_KEEP_ALIVE

@@ -239,3 +239,28 @@ async def test_the_next_request_on_a_connection_follows_the_policy_of_its_time()
         assert [b"1.1.1.1" in head for head in heads] == [False, True, False, False, False]
         assert [b": mine" in head for head in heads] == [True, True, False, True, False]
         writer.close()
+
+
+LARGE_HEADERS = {
+    "names": b"".join(b"%b-%d: x\r\n" % (b"n" * 300, line) for line in range(80)),
+    "a value": b"X: " + b"v" * 12_000 + b"\r\n",
+    "names that end here": b"Connection: %b\r\n" % b",".join(b"%b-%d" % (b"n" * 150, line) for line in range(80))
+    + b"".join(b"%b-%d: x\r\n" % (b"n" * 150, line) for line in range(80)),
+}
+
+
+@pytest.mark.parametrize("what", list(LARGE_HEADERS))
+async def test_a_large_header_is_not_kept_while_its_connection_waits_for_the_next_request(what: str) -> None:
+    async with backend(answering(answer())) as served, running(pool_of(served.port)) as plane:
+        reader, writer = await plane.connect()
+        for extra in (LARGE_HEADERS[what], b"", LARGE_HEADERS[what]):
+            writer.write(request(extra=extra, close=False))
+            assert (await read_head(reader)).startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(2) == b"ok"
+            await plane.settled(lambda: only_client(plane).mode == downstream_module.AWAIT)
+            client = only_client(plane)
+            exchange = client.exchange
+            names = exchange.shape.names + (client.shape.names if client.shape is not None else ())
+            assert len(exchange.head) + sum(map(len, names + exchange.values)) < 2048
+        assert [line.status for line in plane.lines] == [200] * 3
+        writer.close()
