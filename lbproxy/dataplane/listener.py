@@ -185,6 +185,7 @@ class DataPlane:
                 connection.cut()
         self._timer.cancel()
         await asyncio.sleep(0)  # let the transports close
+        self._plane.turn.count()  # which the next tick would have done
         return cut
 
     def open_connections(self) -> int:

@@ -134,6 +134,7 @@ def switch_protocols(exchange: Exchange, pool: Pool, upstream: Upstream, parser:
     exchange.up = RESPONDING
     exchange.status = 101
     exchange.upgraded = True
+    exchange.head = b""  # a tunnel may live for hours
     end_retry(exchange, pool, RETRY_SUCCEEDED)
     exchange.first_byte_us = int((monotonic() - exchange.sent) * 1e6)
     lines = interim_lines(shape, parser.values)

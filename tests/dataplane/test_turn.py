@@ -344,3 +344,13 @@ async def test_one_that_cannot_be_sent_keeps_up_no_other(side: str) -> None:
         assert [type(error) for error in said] == [ZeroDivisionError]
         assert served_well == len(streams) - (side == "client")
         assert plane.pool.account.in_flight == 0
+
+
+async def test_what_has_been_gathered_is_counted_when_draining_has_ended() -> None:
+    """An answer that was cut off in the last moment, say."""
+    async with backend(answering(answer())) as served, running(pool_of(served.port)) as plane:
+        pool = plane.pool
+        assert pool.account.tally.add(pool.backends["b0"], 1, 300, 300, 5)
+        plane.plane._plane.turn.tallied(pool)
+        await plane.plane.drain(0.1)
+        assert plane.pool_cell(ledger.POOL_REQUESTS + 1) == 1
