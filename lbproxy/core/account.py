@@ -104,8 +104,7 @@ class Account:
     the last tick. `sessions` is the memory of keys seen, when sessions may stay on a draining backend, `sample` a fair
     part of those keys, `homes` where users with an open tunnel are, when they are pinned. `waiting` holds the exchanges
     that wait for a seat and `tunnels` those that are upgraded; only the data plane looks into them, and it gathers in
-    `tally`. `leaving` are
-    backends that are in the pool no more and hold something still, by name.
+    `tally`. `leaving` are backends that are in the pool no more and hold something still, by name.
     """
 
     __slots__ = (

@@ -34,13 +34,11 @@ def expire_idle(plane: Plane, backend: Backend) -> None:
     no living ones but one."""
     idle = backend.idle
     most = backend.keep.max_idle if backend.keep is not None else 0
-    living = 0
-    while living < len(idle):
-        if len(idle) - living <= most and cast(Upstream, idle[living]).idle_until >= plane.now:
-            break
-        living += 1
-    expired = idle[:living]
-    del idle[:living]
+    end = 0
+    while end < len(idle) and (len(idle) - end > most or cast(Upstream, idle[end]).idle_until < plane.now):
+        end += 1
+    expired = idle[:end]
+    del idle[:end]
     for upstream in expired:
         cast(Upstream, upstream).close()
 
