@@ -66,9 +66,9 @@ class BackendProcesses:
         process.send_signal(number)
         await process.wait()
 
-    def flip(self, name: str) -> None:
-        """Make a well one sick, or a sick one well."""
-        self._processes[name].send_signal(signal.SIGUSR1)
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send one a signal; SIGUSR1 makes a well one sick, or a sick one well."""
+        self._processes[name].send_signal(number)
 
     async def end_all(self) -> None:
         for name in list(self._processes):

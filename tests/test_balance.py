@@ -22,13 +22,14 @@ from lbproxy.core.ledger import (
     NO_KEY,
     OWNER,
     POOL_IN_FLIGHT,
+    POOL_REQUESTS,
     SPILL_FULL,
     SPILL_HOT,
     row_width,
 )
 from lbproxy.core.reasons import reasons
 from lbproxy.core.recency import SLOTS, Recency
-from lbproxy.core.spec import Address, BackendSpec, BoundedLoad, HotKeys, Pin, PoolSpec
+from lbproxy.core.spec import Address, BackendSpec, BoundedLoad, HotKeys, Pin, PoolSpec, Retry
 
 KEYS = [hash_key(b"user-%d" % number) for number in range(2000)]
 HARD = BoundedLoad(1.25, 0)
@@ -183,6 +184,23 @@ class TestPick:
         assert picked(here, h) == (order[1], SPILL_FULL)
         assert here.account.load(here.backends[order[0]]) == 4
         assert here.account.total_with_one_more() == there.account.total_with_one_more() == 11
+
+    def test_the_retry_budget_knows_the_last_seconds_of_traffic_and_keeps_them_in_a_new_configuration(self) -> None:
+        pool = one(pool_spec(4, retry=Retry(budget=0.5, min_budget=1)))
+        cells, account = pool.account.cells, pool.account
+
+        def left(second: int) -> int:
+            return account.budget.left(float(second), account.requests(), 0)
+
+        for second in range(60):
+            cells[pool.row + POOL_REQUESTS + 1] += 100 if second < 30 else 0
+            pool.tick(float(second))
+            if second == 20:
+                assert left(second) == 1 + 500
+                spec = replace(pool.spec, retry=Retry(budget=0.2, min_budget=3))
+                pool = Pool(spec, account, pool.backends, pool)
+                assert left(second) == 3 + 200
+        assert left(60) == 3
 
     def test_a_lull_does_not_lower_the_bound_at_once(self) -> None:
         pool = one(pool_spec(4, bounded_load=HARD))

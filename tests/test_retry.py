@@ -76,10 +76,17 @@ class TestBudget:
         assert [budget.spend(1.0, 0, 0) for _ in range(5)] == [True] * 3 + [False] * 2
 
     def test_a_share_of_what_came_in_lately_and_of_what_is_in_flight(self) -> None:
-        budget = RetryBudget(share=0.2, floor=10)
+        budget = RetryBudget(share=0.2, floor=10, requests=1000)
         budget.advance(0.0, 1000)
         assert budget.left(5.0, 1500, 100) == 10 + 120
         assert budget.left(5.0, 1500, 0) == 10 + 100
+
+    def test_what_came_before_it_was_first_asked_counts(self) -> None:
+        assert RetryBudget(share=0.2, floor=10, requests=300).left(5.0, 800, 0) == 10 + 100
+
+    def test_a_count_that_has_begun_anew_takes_nothing_away(self) -> None:
+        """A pool that comes back to a configuration may have other cells than before."""
+        assert RetryBudget(share=0.5, floor=1, requests=1000).left(0.0, 0, 20) == 11
 
     def test_it_comes_back_with_time(self) -> None:
         budget = RetryBudget(share=0.0, floor=2)

@@ -129,7 +129,7 @@ class Account:
         self.leaving: dict[str, Backend] = {}
         self.waiting: Final[deque[object]] = deque()
         self.tunnels: Final[set[object]] = set()
-        self.budget = RetryBudget(0.0, 0)
+        self.budget: Final = RetryBudget(requests=self.requests())
         self._smoothed: Final = Smoothed()
         self.level = 0
         self.tally: Final = Tally()
@@ -210,11 +210,12 @@ class Account:
         return self._held.get(h, 0) + self._held_elsewhere.get(h, 0)
 
     def tick(self, now: float, spec: PoolSpec, parts: Parts) -> None:
-        """Smooth the level, measure the keys, and judge which are hot, where `parts` says how much the backends of a
-        key can carry. Called on the coarse timer."""
+        """Smooth the level, note the requests, measure the keys, and judge which are hot, where `parts` says how much
+        the backends of a key can carry. Called on the coarse timer."""
         elsewhere = sum([cells[self.row + POOL_IN_FLIGHT] for cells in self.peers])
         self.level = self._smoothed.update(self.in_flight + elsewhere, now)
         self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+        self.budget.advance(now, self.requests())
         self.sample.note(self.meter.seen, now)
         if spec.hot_keys.mode == "off" and spec.hot_keys.max_in_flight is None:
             self.meter.seen.clear()
@@ -229,7 +230,8 @@ class Account:
 
     def requests(self) -> int:
         """The running count of requests that this worker has answered, for the retry budget."""
-        return sum([self.cells[self.row + POOL_REQUESTS + code] for code in range(len(CODE_CLASSES))])
+        first = self.row + POOL_REQUESTS
+        return sum(self.cells[first : first + len(CODE_CLASSES)])
 
     def _tables_of_peers(self, now: float) -> list[Table]:
         """What the other workers that live have published."""

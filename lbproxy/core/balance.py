@@ -26,7 +26,7 @@ from lbproxy.core.bound import Bound, exact
 from lbproxy.core.cookies import CookieAffinity
 from lbproxy.core.ledger import BACKEND_IN_FLIGHT, FAILOVER, NO_KEY, OWNER, SPILL_FULL, SPILL_HOT
 from lbproxy.core.pieces import at_once
-from lbproxy.core.retry import RetryBudget, RetryPolicy
+from lbproxy.core.retry import RetryPolicy
 from lbproxy.core.ring import Ring
 from lbproxy.core.rings import Rings, rings_in_pieces
 from lbproxy.core.spec import Pin, PoolSpec
@@ -70,8 +70,7 @@ class Pool:
         self.name: Final = spec.name
         self.spec: Final = spec
         self.account: Final = account
-        if previous is None or previous.spec.retry != spec.retry:
-            account.budget = RetryBudget(spec.retry.budget, spec.retry.min_budget)
+        account.budget.share, account.budget.floor = spec.retry.budget, spec.retry.min_budget
         self.row: Final = account.row
         self.backends: Final = backends
         if rings is None:

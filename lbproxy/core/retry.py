@@ -17,6 +17,7 @@ from the budget would fail requests because backends are dead, which is what ret
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import Final, final
 
 from lbproxy.core.spec import Retry
@@ -44,24 +45,27 @@ _SAMPLES: Final = 10
 @final
 class RetryBudget:
     """How many repeated attempts live traffic entitles to: `floor`, and `share` of every request that is in flight or
-    has come in the last ten seconds. One per pool and worker.
+    was answered in the last ten seconds. One per pool and worker, and for as long as the worker has the pool: what it
+    has seen holds on when a new configuration changes its `share` and its `floor`.
 
-    It reads a running count of the pool's requests when it is asked and on the coarse timer; the hot path pays nothing.
+    It reads a running count of the pool's requests, which stands at `requests` when it begins, on the coarse timer and
+    when it is asked; the hot path pays nothing.
     """
 
-    __slots__ = ("_floor", "_retries", "_samples", "_share")
+    __slots__ = ("_retries", "_samples", "floor", "share")
 
-    def __init__(self, share: float, floor: int) -> None:
-        self._share: Final = share
-        self._floor: Final = floor
+    def __init__(self, share: float = 0.0, floor: int = 0, requests: int = 0) -> None:
+        self.share = share
+        self.floor = floor
         self._retries = 0
         # (when, requests, retries) about once a second, the oldest no younger than the window.
-        self._samples: Final[deque[tuple[float, int, int]]] = deque()
+        self._samples: Final[deque[tuple[float, int, int]]] = deque([(-inf, requests, 0)])
 
     def advance(self, now: float, requests: int) -> None:
-        """Take note of the running count of requests. Called about once a second."""
+        """Take note of the running count of requests. To be called at least once a second: what comes between two
+        calls counts as long as the whole of it is not too old."""
         samples = self._samples
-        if not samples or now - samples[-1][0] >= WINDOW_S / _SAMPLES:
+        if now - samples[-1][0] >= WINDOW_S / _SAMPLES:
             samples.append((now, requests, self._retries))
         while len(samples) > 1 and now - samples[1][0] >= WINDOW_S:
             samples.popleft()
@@ -70,8 +74,8 @@ class RetryBudget:
         """How many attempts may still be repeated now."""
         self.advance(now, requests)
         _, requests_then, retries_then = self._samples[0]
-        live = requests - requests_then + in_flight
-        return self._floor + int(self._share * live) - (self._retries - retries_then)
+        live = max(0, requests - requests_then) + in_flight
+        return self.floor + int(self.share * live) - (self._retries - retries_then)
 
     def spend(self, now: float, requests: int, in_flight: int) -> bool:
         """Draw one attempt, if there is one left."""

@@ -1127,6 +1127,23 @@ async def test_the_retry_budget_says_when_it_refuses() -> None:
         assert proxy.pool_cell(ledger.POOL_RETRIES_REFUSED + 1) == 2
 
 
+async def test_the_requests_of_the_last_seconds_count_when_one_is_first_to_be_repeated() -> None:
+    answers = [answer(b"first", extra=b"Connection: close\r\n")] * 5
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        if answers:
+            writer.write(answers.pop())
+
+    async with (
+        backend(talk) as b0,
+        backend(answering(answer(b"second"))) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=Retry(budget=0.2, min_budget=0))) as proxy,
+    ):
+        bodies = [parts(await proxy.ask(request(key=proxy.key_of("b0"))))[2] for _ in range(6)]
+        assert bodies == [b"first"] * 5 + [b"second"]
+
+
 async def test_pins_and_the_limit_of_one_key() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
