@@ -34,8 +34,9 @@ from lbproxy.core.spec import Pin, PoolSpec
 
 @final
 class Pool:
-    """What the data plane reads of a pool. `_owners` stands beside `_tokens`, with one more at the end to wrap.
+    """What the data plane reads of a pool.
 
+    `_members` are the backends by their numbers on `_nearest`, the ring on which a key's owner is looked for.
     `_at_home` names the backends of the proxy's own zone when the pool prefers them, else none. `bound` says who has
     room. `reach` says of each hot key over how many backends it is spread, when the pool `spreads` them; of a pool that
     treats hot keys like others it is empty.
@@ -43,8 +44,7 @@ class Pool:
 
     __slots__ = (
         # from the configuration
-        "_at_home", "_by_member", "_home_ring", "_members", "_owners", "_pins", "_prefixes", "_shift", "_starts",
-        "_tokens",
+        "_at_home", "_by_member", "_home_ring", "_members", "_nearest", "_pins", "_prefixes",
         "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "per_try_s", "retry",
         "ring", "rings", "row", "spec", "spreads",
         # from the control plane
@@ -87,12 +87,8 @@ class Pool:
         self._home_ring: Final = rings.home
         ring = rings.home or rings.whole
         self._at_home: Final = frozenset(self._home_ring.names if self._home_ring is not None else ())
-        self._tokens: Final = ring.tokens
-        self._starts: Final = ring.starts
-        self._shift: Final = ring.shift
-        # Whose the tokens are, as numbers of `_members`. In a large ring, a list of the backends themselves would take
-        # longer to make than a worker may stand still.
-        self._owners: Final = ring.owners
+        self._nearest: Final = ring
+        # (A list of backends for all tokens would take longer to make than a worker may stand still.)
         self._members: Final = [backends[name] for name in ring.names]
         self.find_key: Final[KeyFinder] = key_finder(spec.sticky)
         self._pins: Final = {pin.key.encode(): pin for pin in spec.pins if not pin.is_prefix}
@@ -158,15 +154,10 @@ class Pool:
     def pick(self, h: int) -> tuple[Backend | None, int]:
         """The backend for a key's hash, and how it was decided. None when no backend is eligible (FAILOVER) or none has
         room (SPILL_FULL)."""
-        owners = self._owners
-        if not owners:
+        ring = self._nearest
+        if not ring.owners:
             return None, FAILOVER
-        bucket = h >> self._shift  # the same as ring.locate, without a call
-        tokens = self._tokens
-        at, end = self._starts[bucket], self._starts[bucket + 1]
-        while at < end and tokens[at] < h:
-            at += 1
-        owner = self._members[owners[at]]
+        owner = self._members[ring.owner(h)]
         if owner.eligible and (not self.reach or h not in self.reach):
             account = self.account
             load = owner.in_flight
@@ -275,7 +266,7 @@ class Pool:
 
     def owner(self, h: int) -> Backend | None:
         """The backend that owns a key's hash, whether it may be asked or not; None on an empty ring."""
-        return self._members[(self._home_ring or self.ring).owner(h)] if self._owners else None
+        return self._members[self._nearest.owner(h)] if self._nearest.owners else None
 
     def successor(self, h: int, tried: Collection[Backend]) -> Backend | None:
         """Where a failed attempt goes on: the first eligible backend of the list that has not been tried and is below

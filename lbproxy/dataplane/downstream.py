@@ -11,7 +11,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core import exchange as states
-from lbproxy.core.headers import CLOSE_LINE, KEEP_ALIVE_LINE, BadMessage, RequestShape
+from lbproxy.core.exchange import NO_SHAPE
+from lbproxy.core.headers import CLOSE_LINE, KEEP_ALIVE_LINE, BadMessage
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.chunked import ChunkedDecoder
@@ -72,8 +73,7 @@ class Downstream:
 
     __slots__ = (
         # for the connection's life
-        "exchange", "forwarding", "is_trusted", "listener", "plane", "shape", "shows_decisions", "snapshot",
-        "transport",
+        "exchange", "forwarding", "is_trusted", "listener", "plane", "shows_decisions", "snapshot", "transport",
         # what has arrived and was not used yet
         "_at", "_check", "_searched", "_skipped", "arrived", "is_put_off", "pending",
         # the request whose body is arriving
@@ -95,7 +95,6 @@ class Downstream:
         self.is_trusted = False
         self.shows_decisions = False
         self.forwarding = b""
-        self.shape: RequestShape | None = None  # of the last request
         self._check: EarlyCheck | None = None
         self._searched = 0
         self._skipped = 0
@@ -218,7 +217,7 @@ class Downstream:
         """Prepare what this connection adds to the head of each request, under the snapshot that is in force."""
         snapshot = self.snapshot = self.plane.snapshot
         self.exchange.trace = None
-        self.shape = None
+        self.exchange.shape = NO_SHAPE
         policy = snapshot.headers
         peer = self.exchange.peer
         self.is_trusted = self.listener.trust.trusts(peer)
@@ -513,7 +512,6 @@ class Downstream:
         if len(exchange.head) > _LARGE_HEAD or exchange.shape.is_large:
             # With names of its own a head is six times as large when it has been taken apart, and there are many that
             # wait for their next request.
-            self.shape = None
             exchange.forget_request()
             exchange.head = b""
         self.mode = AWAIT
