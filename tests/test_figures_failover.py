@@ -38,8 +38,8 @@ async def test_one_of_five_killed_under_two_hundred_users(tmp_path: Path, hangs_
     lists = preferences(names, users)
     async with backend_processes(names) as backends:
         health = {"interval": "200ms", "timeout": "500ms", "fall": 2, "rise": 2}
-        # Who hangs holds a request of each of its users, nearly all that are in flight. On new connections, of which none
-        # can have been closed before it was used, all of them are repeated at once, out of the budget.
+        # Who hangs holds a request of each of its users, nearly all that are in flight. On new connections, of which
+        # none can have been closed before it was used, all of them are repeated at once, out of the budget.
         hung = {"connections": {"max_idle": 0}, "retry": {"min_budget": 0}} if hangs_first else {}
         with Proxy(tmp_path, {}, pools=pools(backends.ports, health=health, **hung)) as proxy:
             crowd = Crowd(proxy.port, users, pause_s=0.03 if hangs_first else 0.0)
