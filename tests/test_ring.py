@@ -244,11 +244,10 @@ class TestOwner:
 
 
 class TestWalk:
-    @given(pools, st.integers(0, SMALL - 1), st.integers(0, 8))
-    def test_everyone_with_a_token_once_the_nearest_first(self, pool: dict[str, float], h: int, count: int) -> None:
+    @given(pools, st.integers(0, SMALL - 1))
+    def test_everyone_with_a_token_once_the_nearest_first(self, pool: dict[str, float], h: int) -> None:
         ring = crowded_ring(pool)
         assert list(ring.walk(h)) == plain_walk(ring, h)
-        assert ring.preference(h, count) == plain_walk(ring, h)[:count]
 
     @given(st.dictionaries(names, st.sampled_from([0, 1, 1, 400]), max_size=6), hashes)
     @settings(max_examples=50)

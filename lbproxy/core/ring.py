@@ -33,7 +33,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
 from math import isfinite
 from typing import Final, final
 
@@ -47,8 +47,6 @@ BUCKET: Final = 4
 _PATIENCE: Final = 8
 # How many points are measured in one piece of the work.
 _STRETCH: Final = 32768
-# Up to so many members, looking through a list is cheaper than keeping a set.
-_FEW: Final = 8
 NO_TOKENS: Final = array("Q")
 
 
@@ -165,19 +163,6 @@ class Ring:
             if not patience:
                 break
         yield from self._stragglers(h, seen)
-
-    def preference(self, h: int, count: int) -> list[int]:
-        """The first `count` members of the walk from `h`, or all when there are fewer."""
-        if count > _FEW:
-            return list(islice(self.walk(h), count))
-        found: list[int] = []
-        at = self.locate(h)
-        for member in self.owners[at : at + _PATIENCE * _FEW]:
-            if len(found) == count:
-                return found
-            if member not in found:
-                found.append(member)
-        return list(islice(self.walk(h), count))
 
     def spans(self) -> list[int]:
         """How many positions each member owns. They sum to `size` exactly, or to 0 in an empty ring."""
