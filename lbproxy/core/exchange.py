@@ -7,7 +7,7 @@ An exchange has two sides. The downstream side says how much of the request has 
 
 The upstream side says how far the current attempt got:
 
-    NONE   no backend chosen         CONNECTING  nothing was sent      SENDING  something was sent, nothing received
+    NONE   no backend chosen         CONNECTING  nothing was sent      SENDING  something was sent, no answer received
     RESPONDING  the answer's final head has been received              FINISHED it has ended      BROKEN  it failed
 
 Two things can go wrong at any moment: the attempt fails (refused, reset, cut short, a deadline), or the client leaves.
@@ -43,7 +43,7 @@ IMPOSSIBLE: Final = 0
 IGNORE: Final = 1  # nobody is waiting for anything
 QUIT: Final = 2  # close the downstream connection, there is no request to account for
 NEXT: Final = 3  # nothing was sent: the next backend may have it, whatever the method
-REPEAT: Final = 4  # something was sent and nothing received: the next backend may have it if it may be repeated
+REPEAT: Final = 4  # something was sent and no answer received: the next backend may have it if it may be repeated
 CUT: Final = 5  # the answer has begun: close both sides so that the client sees that it is cut, never fake an end
 DETACH: Final = 6  # the answer has ended while the request was still arriving: drop the upstream connection only
 ABANDON: Final = 7  # the client left: drop the attempt, count an abort, and blame no backend

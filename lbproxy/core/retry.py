@@ -2,7 +2,7 @@
 
     phase       what has happened                                   another attempt
     UNSENT      no octet of the request has left                    always: nobody has seen it
-    SENT        some has left, nothing has come back                if repeating it does no harm, and all of it is kept
+    SENT        some has left, no whole head has come back          if repeating it does no harm, and all of it is kept
     ANSWERED    a response head has come, nothing is passed on      the same, and its status is one that was configured
     BEGUN       some of a response has been passed on               never: the client would get two halves
 

@@ -123,16 +123,15 @@ def no_resources(exchange: Exchange) -> None:
 
 
 def _go_on(exchange: Exchange, phase: int, error: int) -> None:
-    """Nothing of an answer has come: try again if that may be, else say that it failed."""
+    """No answer has come, a part of its head perhaps: try again if that may be, else say that it failed."""
     pool, backend = exchange.attempting()
     upstream = exchange.upstream
     is_closed = error in (RESET, CLOSED_EARLY)
     was_stale = is_closed and upstream is not None and upstream.reused and not upstream.has_answered
-    has_received = upstream is not None and upstream.has_received
     exchange.drop_upstream()
     end_retry(exchange, pool, RETRY_FAILED)
     verdict = NOT_POSSIBLE
-    if not has_received and error not in (PROTOCOL, FIRST_BYTE_TIMEOUT):
+    if error not in (PROTOCOL, FIRST_BYTE_TIMEOUT):
         attempts = exchange.attempts - 1 if was_stale else exchange.attempts
         verdict = pool.retry.verdict(phase, exchange.method, attempts, exchange.is_repeatable)
     if was_stale and verdict == ALLOWED:

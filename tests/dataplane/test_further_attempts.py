@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.account import OUT
+from lbproxy.core.retry import REFUSALS
 from lbproxy.core.spec import Queue, Retry, Route
 from tests.dataplane.harness import (
     PATIENCE_S,
@@ -131,6 +133,56 @@ async def test_a_kept_connection_on_which_an_interim_answer_came_had_not_been_cl
         assert (proxy.retries("stale", "success"), proxy.retries("reset", "success")) == (0, 1)
         assert proxy.backend_cell("b0", ledger.BACKEND_ERRORS + ledger.UPSTREAM_ERRORS.index("closed_early")) == 1
         assert [(line.attempts, line.backend) for line in proxy.lines] == [(1, "b0"), (2, "b1")]
+
+
+def has_part_of_a_head(proxy: Plane) -> bool:
+    """Whether anybody waits for the rest of an answer's head."""
+    under_way = [each.exchange.upstream for each in proxy.plane._listeners["l"].connections]
+    return any(upstream is not None and upstream.has_received for upstream in under_way)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("is_reset", [False, True])
+async def test_a_head_that_breaks_off_is_no_answer(is_kept: bool, is_reset: bool) -> None:
+    """Nothing of it has been passed on: another backend is asked, and the client sees one answer, if that may be."""
+    began = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await read_head(reader)
+        if is_kept and b" /first " in head:
+            writer.write(answer())
+            await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Le")
+        await writer.drain()
+        await asyncio.wait_for(began.wait(), PATIENCE_S)  # a reset takes with it what has not been read
+        if is_reset:
+            writer.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+        writer.transport.abort()
+
+    async with (
+        backend(talk) as b0,
+        backend(answering(answer(b"other"))) as b1,
+        running(pool_of(b0.port, b1.port)) as proxy,
+    ):
+        key = proxy.key_of("b0")
+        if is_kept:
+            assert status(await proxy.ask(request(target="/first", key=key))) == 200
+        for method, code in (("GET", 200), ("POST", 502)):
+            began.clear()
+            reader, writer = await proxy.connect()
+            writer.write(request(method, key=key))
+            await proxy.settled(lambda: has_part_of_a_head(proxy))
+            began.set()
+            said = await asyncio.wait_for(reader.read(), PATIENCE_S)
+            writer.close()
+            assert (status(said), said.count(b"HTTP/1.1 ")) == (code, 1)
+        reason = "reset" if is_reset else "closed_early"
+        assert proxy.backend_cell("b0", ledger.BACKEND_ERRORS + ledger.UPSTREAM_ERRORS.index(reason)) == 2
+        assert (proxy.retries("stale", "success"), proxy.retries("reset", "success")) == (0, 1)
+        assert proxy.pool_cell(ledger.POOL_RETRIES_REFUSED + REFUSALS.index("not_idempotent")) == 1
+        assert [(line.attempts, line.backend) for line in proxy.lines[-2:]] == [(2, "b1"), (1, "b0")]
 
 
 async def test_who_closes_before_anything_is_sent_to_him_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
