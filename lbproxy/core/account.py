@@ -37,10 +37,10 @@ class Backend:
     """The account of one backend in one worker. `row` is where its cells start, `member` its number on the ring.
 
     `idle` holds its idle connections, the one used last at the right end; only the data plane looks into it. `keep`
-    says how many of them and for how long, None when the backend is in no pool any more. `errors` counts failures in a
-    row. `salt` goes into the marks of the sessions that live there. `served` is the virtual time of the balance for
-    requests without a key: requests served over weight. Of its `in_flight`, `tunnel_seats` are what its `tunnels` count
-    as. `tally` is for the data plane to gather in.
+    says how many of them and for how long, None when none are kept: as the configuration has it, or because the backend
+    is in no pool any more. `errors` counts failures in a row. `salt` goes into the marks of the sessions that live
+    there. `served` is the virtual time of the balance for requests without a key: requests served over weight. Of its
+    `in_flight`, `tunnel_seats` are what its `tunnels` count as. `tally` is for the data plane to gather in.
     """
 
     __slots__ = (

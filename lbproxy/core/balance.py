@@ -81,7 +81,7 @@ class Pool:
         self._by_member: Final = [backends[name] for name in self.ring.names]
         for member, backend in enumerate(self._by_member):
             backend.member = member
-            backend.keep = spec.connections
+            backend.keep = spec.connections if spec.connections.max_idle else None
             if backend.tunnels:
                 account.count_tunnels(backend, spec.bounded_load.tunnel_weight)
         self._home_ring: Final = rings.home

@@ -28,6 +28,7 @@ from lbproxy.core.spec import (
     Retry,
     Route,
     Sticky,
+    UpstreamConnections,
 )
 from lbproxy.dataplane import flow, upstream
 from lbproxy.dataplane.relay import Exchange
@@ -97,6 +98,19 @@ async def test_connections_are_kept_on_both_sides() -> None:
         assert proxy.backend_cell("b0", ledger.BACKEND_OPENED) == 1
         await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IDLE) == 1)
         assert proxy.backend_cell("b0", ledger.BACKEND_ACTIVE) == 0
+
+
+async def test_with_max_idle_0_no_connection_to_a_backend_is_used_twice() -> None:
+    async with backend(answering(answer())) as b0:
+        pool = pool_of(b0.port)
+        none_kept = replace(pool, connections=UpstreamConnections(max_idle=0))
+        async with running(pool) as proxy:
+            for reloaded in (none_kept, pool):
+                reload(proxy, replace(proxy.config, pools=(reloaded,)))
+                before = len(b0.received)
+                response = await proxy.ask(request(close=False) * 4 + request())
+                assert response.count(b"HTTP/1.1 200 OK") == 5
+                assert len(b0.received) - before == (5 if reloaded is none_kept else 1)
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
