@@ -141,17 +141,18 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
         return
     exchange.leave_seat()
     _blame(exchange, pool, backend, error)
-    following = _following(exchange, pool, backend, phase) if verdict == ALLOWED else None
-    if following is not None:
-        exchange.retried_for = _REASONS[error]
-        exchange.attempt_later(following)
-        return
-    if phase == UNSENT and verdict == ALLOWED and exchange.plane.latest(pool).has_others(exchange.tried):
-        # The others are only full just now: wait, as a request does whose owner is out.
-        exchange.decision = RETRY
-        wait_for_seat(exchange, pool, _REASONS[error])
-        return
-    if verdict >= 0:
+    if verdict == ALLOWED:
+        following = _next(exchange, pool, backend)
+        if following is not None:
+            if _may_draw(exchange, pool, phase):
+                exchange.retried_for = _REASONS[error]
+                exchange.attempt_later(following)
+                return
+        elif exchange.plane.latest(pool).has_others(exchange.tried) and _may_draw(exchange, pool, phase):
+            # The others are only full just now: wait, as a request does whose owner is out.
+            wait_for_seat(exchange, pool, _REASONS[error])
+            return
+    elif verdict >= 0:
         _count_refused(exchange, pool, verdict)
     exchange.refuse(*_ANSWERS[error])
 
@@ -212,22 +213,32 @@ def _move_on(exchange: Exchange, pool: Pool, failed: Backend, following: Backend
 
 
 def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> Backend | None:
-    """Where the request goes on, if there is anybody and the budget allows it."""
+    """Where the request goes on at once, if there is anybody and the budget allows it."""
+    following = _next(exchange, pool, failed)
+    return following if following is not None and _may_draw(exchange, pool, phase) else None
+
+
+def _next(exchange: Exchange, pool: Pool, failed: Backend) -> Backend | None:
+    """The next backend that has not been tried and has room, the failed one now being among the tried."""
     exchange.tried.append(failed)
     h = exchange.h
     latest = exchange.plane.latest(pool)
     following = latest.successor(h, exchange.tried) if h != NO_HASH else latest.least_loaded(exchange.tried)[0]
-    if following is None:
-        return None
-    if latest is not pool and h != NO_HASH:
+    if following is not None and latest is not pool and h != NO_HASH:
         exchange.owner = latest.owner(h)  # it may have changed meanwhile
+    return following
+
+
+def _may_draw(exchange: Exchange, pool: Pool, phase: int) -> bool:
+    """Draw a further attempt from the budget, where it is held to it. If it may be made, or waited for, that is how the
+    request's backend is chosen from here on."""
     if pool.retry.is_charged(phase):
         account = pool.account
         if not account.budget.spend(exchange.plane.now, account.requests(), account.in_flight):
             _count_refused(exchange, pool, NO_BUDGET)
-            return None
+            return False
     exchange.decision = RETRY
-    return following
+    return True
 
 
 def _blame(exchange: Exchange, pool: Pool, backend: Backend, error: int) -> None:

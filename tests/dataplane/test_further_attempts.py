@@ -274,6 +274,58 @@ async def test_the_time_for_a_first_byte_begins_when_the_request_has_ended() -> 
             writer.close()
 
 
+async def takes_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A backend that takes the beginning of a request, and closes."""
+    await read_head(reader)
+
+
+@pytest.mark.parametrize("budget", [Retry(), Retry(budget=0.0, min_budget=0)])
+@pytest.mark.parametrize(("method", "is_repeated"), [("GET", True), ("PUT", True), ("POST", False)])
+async def test_who_may_be_repeated_waits_for_a_seat_at_the_next_backend(
+    method: str, is_repeated: bool, budget: Retry
+) -> None:
+    """The backend has had the request and failed at it; the other one is only full just now."""
+    gate = asyncio.Event()
+    bodies: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await read_head(reader)
+            bodies.append(await reader.readexactly(6 if b"Content-Length: 6" in head else 0))
+            await gate.wait()
+            writer.write(answer())
+
+    async with backend(talk) as b0, backend(takes_one) as b1:
+        pool = pool_of(b0.port, b1.port)
+        seats = (replace(pool.backends[0], max_in_flight=1), pool.backends[1])
+        queue = Queue(size=1, timeout=PATIENCE_S)
+        async with running(replace(pool, backends=seats, queue=queue, retry=budget)) as proxy:
+            account = proxy.pool.account
+            first = asyncio.create_task(proxy.ask(request(key=proxy.key_of("b0"))))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            reader, writer = await proxy.connect()
+            extra, begun, rest = (b"", b"", b"") if method == "GET" else (b"Content-Length: 6\r\n", b"abc", b"def")
+            writer.write(request(method, extra=extra, key=proxy.key_of("b1")) + begun)
+            is_allowed = is_repeated and budget.min_budget > 0
+            if is_allowed:
+                await proxy.settled(lambda: len(account.waiting) == 1)
+                writer.write(rest)
+            else:
+                await proxy.settled(lambda: len(proxy.lines) == 1)
+            gate.set()
+            assert status(await asyncio.wait_for(reader.read(), PATIENCE_S)) == (200 if is_allowed else 502)
+            assert status(await first) == 200
+            writer.close()
+            (line,) = [each for each in proxy.lines if each.key == proxy.key_of("b1")]
+            assert (line.attempts, line.backend) == ((2, "b0") if is_allowed else (1, "b1"))
+            assert (counted(proxy), proxy.retries("reset", "success")) == (is_allowed, is_allowed)
+            refused = [proxy.pool_cell(ledger.POOL_RETRIES_REFUSED + each) for each in range(len(REFUSALS))]
+            reason = "" if is_allowed else "budget" if is_repeated else "not_idempotent"
+            assert refused == [int(each == reason) for each in REFUSALS]
+            assert bodies == ([b"", begun + rest] if is_allowed else [b""])
+            assert (account.in_flight, len(account.waiting)) == (0, 0)
+
+
 @pytest.mark.parametrize("end", ["queue_timeout", "queue_full", "no_backend", "client_abort"])
 async def test_an_attempt_for_which_no_seat_was_found_is_none(end: str) -> None:
     gate = asyncio.Event()
