@@ -11,20 +11,28 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
+from pathlib import Path
 
 from tests.running import PATIENCE_S
 
 _BACKEND = """
-import asyncio, signal, sys
+import asyncio, os, re, signal, sys
 NAME = sys.argv[1].encode()
 ANSWER = b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n%b" % (len(NAME), NAME)
 SICK = b"HTTP/1.1 503 Service Unavailable\\r\\nContent-Length: 0\\r\\n\\r\\n"
+LENGTH = re.compile(rb"\\r\\ncontent-length: (\\d+)\\r\\n", re.I)
+record = os.open(sys.argv[3], os.O_WRONLY | os.O_APPEND | os.O_CREAT) if len(sys.argv) > 3 else -1
 is_well = True
 
 async def serve(reader, writer):
     try:
         while True:
             head = await reader.readuntil(b"\\r\\n\\r\\n")
+            length = LENGTH.search(head)
+            if length:
+                await reader.readexactly(int(length[1]))
+            if record >= 0 and not head.startswith(b"GET /healthz "):
+                os.write(record, head.split(b" ")[1] + b"\\n")
             writer.write(ANSWER if is_well or not head.startswith(b"GET /healthz ") else SICK)
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()
@@ -45,16 +53,17 @@ asyncio.run(main())
 
 class BackendProcesses:
     """Backends in processes of their own, by name. They answer everything with their name; a sick one says so when its
-    health is asked about."""
+    health is asked about. What they have been asked for, they write into the file `record`, if there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: Path | None = None) -> None:
         self.ports: dict[str, int] = {}
+        self._record = [str(record)] if record is not None else []
         self._processes: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self, name: str, port: int = 0) -> None:
         """Start one, on a port of the system's choice."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-c", _BACKEND, name, str(port)), stdout=asyncio.subprocess.PIPE
+            *(sys.executable, "-I", "-c", _BACKEND, name, str(port), *self._record), stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
         self._processes[name] = process
@@ -76,9 +85,9 @@ class BackendProcesses:
 
 
 @asynccontextmanager
-async def backend_processes(names: Iterable[str]) -> AsyncIterator[BackendProcesses]:
+async def backend_processes(names: Iterable[str], record: Path | None = None) -> AsyncIterator[BackendProcesses]:
     """These backends, started together."""
-    made = BackendProcesses()
+    made = BackendProcesses(record)
     try:
         await asyncio.gather(*(made.start(name) for name in names))
         made.ports = dict(sorted(made.ports.items()))
