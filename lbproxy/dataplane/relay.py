@@ -241,8 +241,10 @@ class Exchange(Finished):
         self.attempts += 1
         self.has_seat = True
         pool.account.acquire(backend, self.h)
-        upstream = take_idle(plane, backend, self.down != DONE or self.method not in IDEMPOTENT)
+        is_careful = self.down != DONE or self.method not in IDEMPOTENT
+        upstream = take_idle(plane, backend, is_careful)
         if upstream is not None:
+            upstream.is_careful = is_careful
             self._send(upstream)
         else:
             self.connect(backend)

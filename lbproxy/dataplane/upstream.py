@@ -51,8 +51,8 @@ class Upstream:
         # between exchanges
         "idle_until", "reused",
         # for one exchange
-        "_buffer", "_decoder", "_interim", "_keep_alive", "_last", "_left", "exchange", "mode", "read_paused",
-        "unsent", "write_paused",
+        "_buffer", "_decoder", "_interim", "_keep_alive", "_last", "_left", "exchange", "is_careful", "mode",
+        "read_paused", "unsent", "write_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -67,6 +67,8 @@ class Upstream:
         self.is_counted = False
         self._poll: select.poll | None = None
         self.exchange: Exchange | None = None
+        # Whether the request is one that could not be repeated, on a connection that may have been closed.
+        self.is_careful = False
         self.mode = IDLE
         self.read_paused = False
         self.write_paused = False
@@ -165,6 +167,10 @@ class Upstream:
 
     def send_rest(self) -> None:
         """Send the request that was left for the end of the turn."""
+        exchange = self.exchange
+        if self.is_careful and exchange is not None and self.has_news():
+            exchange.attempt_failed(CLOSED_EARLY)  # while the request was left; nothing of it has been sent
+            return
         data, self.unsent = self.unsent, b""
         flow.send(self.transport, data)
 

@@ -16,6 +16,7 @@ from lbproxy.core import ledger
 from lbproxy.core.account import OUT
 from lbproxy.core.retry import REFUSALS
 from lbproxy.core.spec import Queue, Retry, Route
+from lbproxy.dataplane.turn import BUSY
 from tests.dataplane.harness import (
     PATIENCE_S,
     Plane,
@@ -272,6 +273,40 @@ async def test_the_time_for_a_first_byte_begins_when_the_request_has_ended() -> 
             writer.write(b"b")
             assert status(await asyncio.wait_for(reader.read(), PATIENCE_S)) == 200
             writer.close()
+
+
+async def test_a_kept_connection_is_looked_at_again_when_a_request_has_waited_for_the_end_of_the_turn() -> None:
+    gate = asyncio.Event()
+    kept: list[asyncio.StreamWriter] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await read_head(reader)
+            if b" /held " in head:
+                await gate.wait()
+            else:
+                kept.append(writer)
+            writer.write(answer())
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        assert status(await proxy.ask(request())) == 200
+        held = [asyncio.create_task(proxy.ask(request(target="/held"))) for _ in range(BUSY)]
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == BUSY)
+        assert status(await proxy.ask(request())) == 200  # on a connection that is now the only idle one
+        known = set(proxy.plane._listeners["l"].connections)
+        reader, writer = await proxy.connect()
+        await proxy.settled(lambda: len(set(proxy.plane._listeners["l"].connections) - known) == 1)
+        (client,) = set(proxy.plane._listeners["l"].connections) - known
+        # In the middle of a turn: the request has come, and nothing is sent before the turn ends.
+        client.data_received(request("POST", key=b"pay"))
+        kept[-1].transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        assert status(await asyncio.wait_for(reader.read(), PATIENCE_S)) == 200
+        assert b0.octets.count(b"POST / ") == 1
+        assert proxy.retries("stale", "success") == 1
+        assert [(line.attempts, line.reason) for line in proxy.lines if line.method == b"POST"] == [(1, "")]
+        gate.set()
+        assert {status(each) for each in await asyncio.gather(*held)} == {200}
+        writer.close()
 
 
 async def takes_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
