@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -497,6 +498,28 @@ def test_an_interrupt_ends_the_process_without_a_traceback(tmp_path: Path) -> No
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("module", ["argparse", "lbproxy.cli", "lbproxy.command_line"])
+def test_so_does_one_while_the_program_is_still_being_loaded(tmp_path: Path, module: str) -> None:
+    """Python says that it has found a module by the event `import`; the signal comes just then."""
+    hook = (
+        "import os, signal, sys\n"
+        f"def hook(event, args):\n    if event == 'import' and args[0] == {module!r}:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.addaudithook(hook)\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE_HOME}"}
+    command = [sys.executable, "-m", "lbproxy", "version"]
+    found = subprocess.run(command, env=environ, capture_output=True, check=False, timeout=30)
+    assert (found.returncode, found.stdout, found.stderr) == (130, b"", b"")
+
+
+def test_the_command_begins_where_an_interrupt_is_quiet() -> None:
+    """The installed command is written by pip: it imports what is named here, and calls it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"lbproxy": "lbproxy.__main__:main"}
 
 
 def test_what_a_terminal_cannot_show_is_escaped() -> None:
