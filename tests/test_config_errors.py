@@ -690,6 +690,49 @@ def test_aliases_and_merge_keys() -> None:
     assert a.backends == b.backends
 
 
+def test_what_is_wrong_in_an_anchor_is_told_once() -> None:
+    """It is to be mended in one place, however many aliases there are."""
+    text = dedent("""\
+        listen: 127.0.0.1:1
+        pools:
+          a:
+            match: {host: a}
+            retry: &retry {attempts: 0}
+            timeout: {connect: &slow 5 sec, idle: *slow}
+            backends: &machines [{url: http://a, weigth: 2}, {zone: z}]
+          b:
+            match: {host: b}
+            retry: {<<: *retry, budget: 10%}
+            backends: *machines
+          c: {match: {host: c}, backends: *machines}
+        """)
+    assert headlines(text) == [
+        "f:5:30: pools.a.retry.attempts: must be at least 1 (so, too, in 1 place that repeats it)",
+        'f:6:24: pools.a.timeout.connect: "5 sec" is not a duration such as 250ms, 5s, 2m or 1h '
+        "(so, too, in 1 place that repeats it), did you mean 5s?",
+        "f:7:42: pools.a.backends[0].weigth: unknown field (so, too, in 2 places that repeat it), did you mean weight?",
+        "f:7:54: pools.a.backends[1].url: missing (so, too, in 2 places that repeat it)",
+    ]
+
+
+def test_an_alias_that_does_not_fit_is_told_where_it_stands() -> None:
+    text = dedent("""\
+        listen: 127.0.0.1:1
+        pools:
+          a: {match: {host: a}, timeout: {idle: &much 5s}, backends: [{url: http://a, weight: *much}]}
+          b: {match: {host: b}, retry: {attempts: *much, budget: *much}, backends: [{url: http://a}]}
+        """)
+    assert [line.partition(" ")[2].partition(":")[0] for line in headlines(text)] == [
+        "pools.a.backends[0].weight",
+        "pools.b.retry.attempts",
+        "pools.b.retry.budget",
+    ]
+
+
+def test_mistakes_in_one_place_that_differ_are_all_told() -> None:
+    assert headlines("{}") == ["f:1:1: listen: missing", "f:1:1: pools: missing"]
+
+
 @pytest.mark.parametrize("word", ["on", "no", "010", "0x1F", "1.10", "1:30", "2026-01-01", "true", "12e3", "=", "1_0"])
 def test_text_is_text_whatever_it_looks_like(word: str) -> None:
     assert loads(backend(f"url: http://a, zone: {word}"), "f").pools[0].backends[0].zone == word

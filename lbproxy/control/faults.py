@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -70,12 +72,25 @@ def check_named_files(root: Node) -> list[Trouble]:
 
 
 def _troubles(root: Node, faults: Iterator[Fault]) -> list[Trouble]:
-    """The faults where they belong, as many as anybody can use."""
-    troubles = [_placed(root, fault) for fault in islice(faults, MAX_TROUBLES)]
-    if len(troubles) == MAX_TROUBLES and next(faults, None) is not None:
-        last = max(trouble.place for trouble in troubles)
-        troubles.append(Trouble(last, (), f"there are more than {MAX_TROUBLES} mistakes, and no more is told"))
-    return troubles
+    """The faults where they belong, as many as anybody can use. What is wrong in something that aliases repeat is to be
+    mended in one place, and is told once, with how often it is repeated."""
+    troubles: dict[tuple[object, ...], Trouble] = {}
+    repeated: Counter[tuple[object, ...]] = Counter()
+    for fault in faults:
+        trouble, node, missing = _placed(root, fault)
+        same: tuple[object, ...] = (id(node), missing, trouble.place, trouble.message, trouble.hint)
+        if same in troubles:
+            repeated[same] += 1
+        elif len(troubles) < MAX_TROUBLES:
+            troubles[same] = trouble
+        else:
+            last = max(trouble.place for trouble in troubles.values())
+            too_many = Trouble(last, (), f"there are more than {MAX_TROUBLES} mistakes, and no more is told")
+            return [*troubles.values(), too_many]
+    for told, times in repeated.items():
+        where = f"{times} place that repeats it" if times == 1 else f"{times} places that repeat it"
+        troubles[told] = replace(troubles[told], message=f"{troubles[told].message} (so, too, in {where})")
+    return list(troubles.values())
 
 
 def _translate(error: Any) -> Fault:
@@ -172,13 +187,16 @@ def _homes() -> dict[str, list[str]]:
     return homes
 
 
-def _placed(root: Node, fault: Fault) -> Trouble:
-    """The fault where the reader should look: at the value if it is written on the spot, else at its key."""
+def _placed(root: Node, fault: Fault) -> tuple[Trouble, Node, Path]:
+    """The fault where the reader should look: at the value if it is written on the spot, else at its key. With it the
+    innermost value that is there, which aliases share, and the fields on the way from there that are not."""
     node, place, shown = root, root.place, list[str | int]()
+    missing: Path = ()
     for position, step in enumerate(fault.path, start=1):
         if isinstance(node.value, str):
             # A word was given for a section: what is missing from it has a path, what is wrong with it is the word.
-            shown.extend(fault.path[position - 1 :] if fault.about_key else ())
+            missing = fault.path[position - 1 :]
+            shown.extend(missing if fault.about_key else ())
             break
         if isinstance(node.value, dict) and step in node.value:
             entry = node.value[str(step)]
@@ -190,5 +208,7 @@ def _placed(root: Node, fault: Fault) -> Trouble:
             place = node.place
         elif isinstance(step, int):
             continue  # a single item was given for a list of one
+        else:
+            missing = (*missing, step)
         shown.append(step)
-    return Trouble(place, tuple(shown), fault.message, fault.hint, fault.is_denied)
+    return Trouble(place, tuple(shown), fault.message, fault.hint, fault.is_denied), node, missing
