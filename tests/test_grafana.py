@@ -278,6 +278,18 @@ def test_a_query_looks_at_series_that_there_are(asked: Asked) -> None:
         assert_exists(selector)
 
 
+def test_every_metric_is_on_a_dashboard() -> None:
+    asked = [each.expr for each in (*panel_queries(SOME_VALUES), *annotation_queries(SOME_VALUES))]
+    asked += [selector for _, selector, _ in variable_queries(SOME_VALUES)]
+    shown = {_family(selector.metric) for expression in asked for selector in selectors(expression)}
+    assert {_family(metric) for metric in FAMILIES} - shown == set()
+
+
+def _family(metric: str) -> str:
+    """Without what a histogram's samples have behind its name."""
+    return re.sub("_(bucket|sum|count)$", "", metric)
+
+
 @pytest.mark.parametrize(
     "rule", [*rules("recording.yml"), *rules("alerts.yml")], ids=lambda rule: rule.get("alert") or rule["record"]
 )

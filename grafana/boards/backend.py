@@ -155,12 +155,16 @@ def _share() -> Row:
             table(
                 6,
                 "What it is",
-                "Its address and zone as configured; several lines when proxies have different configurations.",
+                "Its address and zone as configured, and the tokens that its weight in force gives it on the ring; "
+                "several lines when proxies have different configurations.",
                 "backend",
                 {
                     "Configured weight": by("backend, address, zone", BACKEND.series("backend_info"), "max")
                     + " * on (backend) group_left () "
                     + by("backend", BACKEND.series("backend_configured_weight"), "max"),
+                    "Tokens": by("backend, address, zone", BACKEND.series("backend_info"), "max")
+                    + " * on (backend) group_left () "
+                    + by("backend", BACKEND.series("ring_points"), "max"),
                 },
                 more_labels=("address", "zone"),
             ),

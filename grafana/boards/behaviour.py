@@ -193,9 +193,12 @@ def health() -> Row:
             timeseries(
                 5,
                 "Changes of state",
-                "How often backends changed to each state.",
+                "How often backends changed to each state, and how often the last one that might be given requests was "
+                "lost.",
                 "short",
                 query(by("to", POOL.increase("backend_state_changes_total")), "to {{to}}"),
+                query(by("", POOL.increase("pool_panics_total")), "none left"),
+                overrides=[override("none left", color=fixed(BAD))],
                 bars=True,
                 stack="normal",
             ),

@@ -281,10 +281,12 @@ def _connections() -> Row:
             timeseries(
                 8,
                 "New, from clients",
-                "Connections accepted per second, and those closed at once because the listener was full.",
+                "Connections accepted per second, those closed at once because the listener was full, and those that "
+                "became a WebSocket or another tunnel, by pool.",
                 "cps",
                 query(by("listener", PROXIES.rate("connections_total")), "{{listener}}"),
                 query(by("listener", PROXIES.rate("connections_refused_total")), "{{listener}}, refused"),
+                query(by("pool", POOLS.rate("upgraded_connections_total")), "{{pool}}, upgraded"),
             ),
             timeseries(
                 8,
