@@ -85,6 +85,11 @@ def test_a_journal_holds_lines_back_but_no_events() -> None:
         ("backend state", {"backend": "b3", "state": "down", "check": "timeout"}, "b3 is down (last check: timeout)"),
         (
             "backend state",
+            {"backend": "b3", "state": "down", "check": "status", "why": "404"},
+            "b3 is down (last check: status, 404)",
+        ),
+        (
+            "backend state",
             {"backend": "b3", "state": "held", "for_s": 5.0},
             "b3 is up again and must prove itself for 5 s",
         ),

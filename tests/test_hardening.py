@@ -488,8 +488,8 @@ async def test_a_check_that_we_could_not_make_says_nothing_of_the_backend(
         raise OSError(number, "out of it")
 
     monkeypatch.setattr(asyncio, "open_connection", no_descriptor)
-    result = await check(Target("p", "b", Address("127.0.0.1", 9), Health(kind="tcp")))
-    assert result == UNABLE
+    outcome = await check(Target("p", "b", Address("127.0.0.1", 9), Health(kind="tcp")))
+    assert outcome.result == UNABLE
 
 
 async def test_a_token_of_any_octets_is_only_wrong(tmp_path: Path) -> None:

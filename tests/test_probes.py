@@ -92,7 +92,7 @@ def answer(status: str = "200 OK", body: bytes = b"fine", headers: bytes = b"") 
 )
 async def test_what_a_check_comes_to(sent: bytes | None, health: Health, result: str) -> None:
     async with Backend(sent).running() as target:
-        assert await check(replace(target, health=health)) == result
+        assert (await check(replace(target, health=health))).result == result
     assert result in RESULTS
     # A prober's checks share a session, and each comes to the same, on a connection of its own.
     backend, results = Backend(sent), Results()
@@ -135,7 +135,7 @@ async def test_a_check_that_is_cut_off_is_not_sent_twice(tmp_path: Path, method:
             else await asyncio.start_server(cutting.handle, "127.0.0.1", 0)
         )
         address = Address("", 0, path) if path else Address(*server.sockets[0].getsockname())
-        assert await check(Target("api", "b1", address, health)) == "protocol"
+        assert (await check(Target("api", "b1", address, health))).result == "protocol"
         assert cutting.asked == 1
         server.close()
 
@@ -155,11 +155,25 @@ async def test_a_backend_that_cuts_every_other_check_off_does_not_look_well(is_r
 async def test_nobody_there() -> None:
     async with Backend(answer()).running() as target:
         pass
-    assert await check(target) == "connect"
-    assert await check(replace(target, health=replace(HTTP, kind="tcp"))) == "connect"
-    assert await check(replace(target, address=Address("", 0, "/nonexistent/socket"))) == "connect"
+    assert (await check(target)).result == "connect"
+    assert (await check(replace(target, health=replace(HTTP, kind="tcp")))).result == "connect"
+    assert (await check(replace(target, address=Address("", 0, "/nonexistent/socket")))).result == "connect"
     nowhere = Address("host.invalid", 80)
-    assert await check(replace(target, address=nowhere, health=replace(HTTP, timeout=10.0))) == "connect"
+    assert (await check(replace(target, address=nowhere, health=replace(HTTP, timeout=10.0)))).result == "connect"
+
+
+async def test_what_more_is_said_of_a_check() -> None:
+    """What somebody needs who asks why a backend is down: the status of the answer, or the system's reason."""
+    async with Backend(answer("404 Not Found")).running() as target:
+        assert await check(target) == ("status", "404")
+    assert await check(target) == ("connect", "Connection refused")
+    assert await check(replace(target, health=replace(HTTP, kind="tcp"))) == ("connect", "Connection refused")
+    nobody = replace(target, address=Address("", 0, "/nonexistent/socket"))
+    assert await check(nobody) == ("connect", "No such file or directory")
+    for kind in ("http", "tcp"):
+        nowhere = replace(target, address=Address("host.invalid", 80), health=replace(HTTP, kind=kind, timeout=10.0))
+        result, why = await check(nowhere)
+        assert (result, why[:29]) == ("connect", "the name is not known here (N")
 
 
 async def test_what_is_asked() -> None:
@@ -167,9 +181,9 @@ async def test_what_is_asked() -> None:
     health = replace(HTTP, path="/a%2Fb?deep=1", method="HEAD", headers=(("Host", "api.example"), ("X-Probe", "yes")))
     async with backend.running() as target:
         for _ in range(3):
-            assert await check(replace(target, health=health)) == "ok"
+            assert (await check(replace(target, health=health))).result == "ok"
         other = Target("api", "b1", Address("127.0.0.1", 1), replace(health, port=backend.port))
-        assert await check(other) == "ok"
+        assert (await check(other)).result == "ok"
     assert backend.connections == 4
     head = backend.heads[0].decode()
     assert head.startswith("HEAD /a%2Fb?deep=1 HTTP/1.1\r\n")
@@ -180,8 +194,8 @@ async def test_what_is_asked() -> None:
 
 async def test_over_a_unix_socket(tmp_path: Path) -> None:
     async with Backend(answer()).running(str(tmp_path / "b1.sock")) as target:
-        assert await check(target) == "ok"
-        assert await check(replace(target, health=replace(HTTP, kind="tcp"))) == "ok"
+        assert (await check(target)).result == "ok"
+        assert (await check(replace(target, health=replace(HTTP, kind="tcp")))).result == "ok"
 
 
 def config(target: Target, *names: str, health: Health = HTTP) -> Config:
@@ -196,7 +210,7 @@ class Results:
         self.of: dict[str, list[str]] = {}
         self.flipping: set[str] = set()
         self.prober = Prober(
-            lambda pool, backend, result: self.of.setdefault(backend, []).append(result),
+            lambda pool, backend, result, why: self.of.setdefault(backend, []).append(result),
             lambda pool, backend: backend in self.flipping,
             random.Random(1),
         )

@@ -95,6 +95,16 @@ class Clocked:
         return [fields for _, name, fields in self.events if name == event]
 
 
+def test_why_the_last_check_failed_is_told_with_it() -> None:
+    clocked = Clocked()
+    clocked.being.note_probe("api", "b1", "connect", "Connection refused")
+    fields = next(each for each in clocked.named("backend state") if each["state"] == "down")
+    assert (fields["backend"], fields["check"], fields["why"]) == ("b1", "connect", "Connection refused")
+    clocked.being.note_probe("api", "b1", "ok")
+    tally = clocked.being.tallies["api", "b1"]
+    assert (tally.last_check, tally.check_why) == ("ok", "")
+
+
 def test_the_first_mandate_lets_traffic_flow() -> None:
     clocked = Clocked()
     mandate = clocked.being.mandate()

@@ -134,7 +134,8 @@ def _state(fields: Fields) -> str:
     if fields.get("for_s") is not None:
         text += f" for {_span(fields)}"
     if fields.get("state") in ("down", "up") and fields.get("check"):
-        text += f" (last check: {fields['check']})"
+        why = fields.get("why")
+        text += f" (last check: {fields['check']}{f', {why}' if why else ''})"
     return text
 
 

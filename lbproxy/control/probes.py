@@ -8,11 +8,13 @@ backend's making ever leaves this module. What follows from a result is decided 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiohttp
 from yarl import URL
@@ -34,8 +36,15 @@ BODY_BYTES: Final = 1 << 16
 # So many checks may be under way at a time; a pool of thousands must not open thousands of connections at once.
 MOST_AT_ONCE: Final = 256
 
-Observe = Callable[[str, str, str], None]
+Observe = Callable[[str, str, str, str], None]
 IsFlipping = Callable[[str, str], bool]
+
+
+class Outcome(NamedTuple):
+    """How a check has ended: one of RESULTS, and what more can be said for whoever looks for the reason."""
+
+    result: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,8 @@ def targets(config: Config) -> dict[tuple[str, str], Target]:
 
 
 class Prober:
-    """Checks what `follow` was given last. `observe(pool, backend, result)` takes each result; `is_flipping(pool,
-    backend)` says whether a backend is changing its state, and so is to be looked at more often."""
+    """Checks what `follow` was given last. `observe(pool, backend, result, why)` takes each outcome;
+    `is_flipping(pool, backend)` says whether a backend is changing its state, and so is to be looked at more often."""
 
     def __init__(self, observe: Observe, is_flipping: IsFlipping, chance: random.Random | None = None) -> None:
         self._observe = observe
@@ -99,8 +108,8 @@ class Prober:
         while True:
             started = time.monotonic()
             async with self._at_once:
-                result = await check(target, self._session)
-            self._observe(target.pool, target.backend, result)
+                outcome = await check(target, self._session)
+            self._observe(target.pool, target.backend, outcome.result, outcome.why)
             pause_s = self._interval_s(target) * self._chance.uniform(1 - JITTER, 1 + JITTER)
             await asyncio.sleep(max(0.0, started + pause_s - time.monotonic()))
 
@@ -119,34 +128,44 @@ class _CutOff(aiohttp.ClientError):
         self.errno: Final = getattr(error, "errno", None)
 
 
-async def check(target: Target, session: aiohttp.ClientSession | None = None) -> str:
-    """One check; which of RESULTS it came to. `session` is one that keeps no connection; without it, or for a Unix
-    socket, the check makes its own."""
+async def check(target: Target, session: aiohttp.ClientSession | None = None) -> Outcome:
+    """One check, and what it came to. `session` is one that keeps no connection; without it, or for a Unix socket, the
+    check makes its own."""
     try:
         async with asyncio.timeout(target.health.timeout):
             return await (_connect(target) if target.health.kind == "tcp" else _ask(target, session))
     except TimeoutError:
-        return "timeout"
+        return Outcome("timeout")
     except (OSError, _CutOff) as error:  # aiohttp's errors of connecting are such, too
         if error.errno in OUR_ERRORS:
-            return UNABLE
+            return Outcome(UNABLE, os.strerror(error.errno))
         is_later = isinstance(error, aiohttp.ClientError) and not isinstance(error, aiohttp.ClientConnectorError)
-        return "protocol" if is_later else "connect"
+        return Outcome("protocol") if is_later else Outcome("connect", _why(error))
     except Exception:  # whatever an answer can bring aiohttp to raise
-        return "protocol"
+        return Outcome("protocol")
 
 
-async def _connect(target: Target) -> str:
+def _why(error: Exception) -> str:
+    """The system's words for why there was no connection."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if isinstance(cause, socket.gaierror):
+        return f"the name is not known here ({cause.strerror})"
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
+    return " ".join(str(cause).split())
+
+
+async def _connect(target: Target) -> Outcome:
     address, port = target.address, target.health.port
     if address.path and port is None:
         _, writer = await asyncio.open_unix_connection(address.path)
     else:
         _, writer = await asyncio.open_connection(address.host, port or address.port)
     writer.transport.abort()
-    return OK
+    return Outcome(OK)
 
 
-async def _ask(target: Target, session: aiohttp.ClientSession | None) -> str:
+async def _ask(target: Target, session: aiohttp.ClientSession | None) -> Outcome:
     is_unix = bool(target.address.path) and target.health.port is None
     if session is not None and not is_unix:
         return await _judge(target, session)
@@ -159,15 +178,15 @@ async def _ask(target: Target, session: aiohttp.ClientSession | None) -> str:
         return await _judge(target, own)
 
 
-async def _judge(target: Target, session: aiohttp.ClientSession) -> str:
+async def _judge(target: Target, session: aiohttp.ClientSession) -> Outcome:
     health = target.health
     asking = session.request(health.method, _url(target), headers=dict(health.headers), allow_redirects=False)
     async with asking as answer:
         if not any(first <= answer.status <= last for first, last in health.expect_status):
-            return "status"
+            return Outcome("status", str(answer.status))
         if health.expect_body is not None and not await _has(answer, health.expect_body.encode()):
-            return "body"
-        return OK
+            return Outcome("body")
+        return Outcome(OK)
 
 
 async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

@@ -140,7 +140,8 @@ def _notes(backend: Document) -> str:
     if backend["state_until"]:
         notes.append(f"until {backend['state_until']}")
     if backend["state"] == "down" and backend["probe"]:
-        notes.append(f"last check: {backend['probe']['result']}")
+        why = backend["probe"].get("why")  # an older instance does not say
+        notes.append(f"last check: {backend['probe']['result']}{f', {why}' if why else ''}")
     notes += [_override(each) for each in backend["overrides"]]
     return f"  [{'; '.join(notes)}]" if notes else ""
 

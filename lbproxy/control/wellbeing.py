@@ -63,7 +63,7 @@ class Traffic:
 @dataclass(slots=True)
 class Tally:
     """What has happened to one backend since it is known. It has been in its state `since`, a wall time, like
-    `checked_at`, when its last check ended as `last_check`."""
+    `checked_at`, when its last check ended as `last_check`, with more of it in `check_why`."""
 
     checks: dict[str, int] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)
@@ -71,6 +71,7 @@ class Tally:
     spared: int = 0
     since: float = 0.0
     last_check: str = ""
+    check_why: str = ""
     checked_at: float = 0.0
     traffic: Traffic | None = None
 
@@ -146,15 +147,15 @@ class Wellbeing:
 
     # The facts.
 
-    def note_probe(self, pool: str, backend: str, result: str) -> None:
-        """A check has ended as one of `probes.RESULTS`."""
+    def note_probe(self, pool: str, backend: str, result: str, why: str = "") -> None:
+        """A check has ended as one of `probes.RESULTS`; `why` says more of it."""
         state = self.pools.get(pool)
         if state is None or backend not in state.states:
             return
         now = self._clock()
         tally = self.tallies[pool, backend]
         tally.checks[result] = tally.checks.get(result, 0) + 1
-        tally.last_check, tally.checked_at = result, self._wall()
+        tally.last_check, tally.check_why, tally.checked_at = result, why, self._wall()
         if result != UNABLE and state.health.observe_probe(backend, result == OK, now):
             self.turn([pool])
 
@@ -338,7 +339,7 @@ class Wellbeing:
     # What is told.
 
     def _tell_flip(self, pool: str, flip: Flip, now: float) -> None:
-        health = self.pools[pool].health.backends[flip.backend]
+        health, tally = self.pools[pool].health.backends[flip.backend], self.tallies[pool, flip.backend]
         until = {"ejected": health.ejected_until, "held": health.held_until}.get(flip.state)
         level: Level = "warning" if flip.state in ("down", "ejected") else "info" if flip.was else "debug"
         self._journal.tell(
@@ -349,7 +350,8 @@ class Wellbeing:
                 "backend": flip.backend,
                 "state": flip.state,
                 "was": flip.was or None,
-                "check": self.tallies[pool, flip.backend].last_check or None,
+                "check": tally.last_check or None,
+                "why": tally.check_why or None,
                 "for_s": None if until is None else round(until - now, 3),
             },
         )

@@ -137,7 +137,11 @@ def _standing(scene: Scene, pool: str, backend: Backend) -> Document:
         "wanted_weight": state.wanted(backend.name),
         "override": _combined(overrides),
         "overrides": [override_document(override) for override in overrides],
-        "probe": {"result": tally.last_check, "at": iso_time(int(tally.checked_at * 1000))}
+        "probe": {
+            "result": tally.last_check,
+            "why": tally.check_why,
+            "at": iso_time(int(tally.checked_at * 1000)),
+        }
         if tally.last_check
         else None,
         "ejections": {"count": sum(tally.ejections.values()), "spared": tally.spared},

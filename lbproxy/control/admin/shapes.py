@@ -201,7 +201,14 @@ _BACKEND: Final = thing(
         "All overrides in one; who and why are the last one's.",
     ),
     overrides=many(ref("Override")),
-    probe=maybe(thing(result=one_of(RESULTS), at=time()), "The last check."),
+    probe=maybe(
+        thing(
+            result=one_of(RESULTS),
+            why=text("More of it for people, such as the status, or why there was no connection; may be empty."),
+            at=time(),
+        ),
+        "The last check.",
+    ),
     ejections=thing(count=count(), spared=count("It failed, and stayed because too many were out.")),
     requests=counts(CODE_CLASSES, "By class of status."),
     in_flight=count("Requests that it holds, and what its tunnels count as."),
