@@ -160,10 +160,10 @@ class Instance(Views):
             check(config.tracing)
         except CannotTrace as error:
             raise Refused(str(error)) from None
-        config, pins = self.set_pins.under(config)
         weights = self.being.prepare(config).mandate.weights
         await at_ease(self.supervisor.forge(config, weights))
-        # The world has gone on meanwhile.
+        # The world has gone on meanwhile: pins that have been set are in force from here on, or they would be lost.
+        config, pins = self.set_pins.under(config)
         prepared = self.being.prepare(config)
         before = self._orders.standing()
         try:

@@ -14,9 +14,14 @@ import pytest
 from lbproxy.control.admin.openapi import LONGEST_KEY
 from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
 from lbproxy.control.reach import Admin
+from lbproxy.control.source import Source
 from lbproxy.control.store import StoreBroken
+from lbproxy.core.pieces import Pieces
+from lbproxy.core.snapshot import Weights
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, Pin, PoolSpec, Route
 from lbproxy.exits import Stop
+from lbproxy.instance import Instance
+from lbproxy.observe.journal import Stderr
 from tests.running import Backends, Proxy, backend_list, get
 from tests.test_operating import CALM, cli
 
@@ -81,6 +86,45 @@ def test_a_broken_file_is_told_and_not_believed(tmp_path: Path, content: bytes) 
     (tmp_path / "pins").write_bytes(content)
     with pytest.raises(StoreBroken):
         pin_store(str(tmp_path / "pins")).load()
+
+
+async def test_a_pin_that_is_set_while_a_reload_is_being_built_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.yaml"
+    text = "listen: 127.0.0.1:0\npools: {api: {backends: [{name: b1, url: 'http://127.0.0.1:1'}]}}\n"
+    file.write_text(f"{text}workers: 1\nadmin: {{listen: null}}\n")
+    source = Source(str(file))
+    instance = Instance(source.load(), source, Stderr("error", "text"))
+    supervisor = instance.supervisor
+    forge = supervisor.forge
+    is_forging, may_go_on = asyncio.Event(), False
+
+    def slowly(config: Config, weights: Weights) -> Pieces[None]:
+        is_forging.set()
+        while not may_go_on:
+            yield
+        yield from forge(config, weights)
+
+    async def at_once(_number: int) -> bool:
+        return True
+
+    monkeypatch.setattr(supervisor, "forge", slowly)
+    monkeypatch.setattr(supervisor, "acknowledged", at_once)
+    try:
+        file.write_text(file.read_text() + "drain: {timeout: 9s}\n")
+        reloading = asyncio.create_task(instance.reload_now())
+        await is_forging.wait()
+        pinning = asyncio.create_task(instance.pin("api", Pin("bob", "b1"), "kim", ""))
+        await asyncio.sleep(0)
+        may_go_on = True
+        told = await pinning
+        assert (await reloading).outcome == "applied"
+        assert [pin["key"] for pin in told["pins"]] == ["bob"]
+        assert supervisor.snapshot.pools["api"].pinned(b"bob") == Pin("bob", "b1")
+        assert supervisor.config.drain_timeout == 9.0
+    finally:
+        instance.close()
 
 
 # A running proxy
