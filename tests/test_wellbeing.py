@@ -188,6 +188,25 @@ def test_a_failure_rate_in_the_slabs_ejects() -> None:
     assert clocked.being.tallies["api", "b2"].ejections == {}
 
 
+def test_what_failed_while_no_rate_was_looked_at_ejects_nobody() -> None:
+    clocked = Clocked()
+    clocked.all_up()
+    clocked.being.look()
+    clocked.reload(changed(CONFIG, ejection=Ejection(failure_rate=None)))
+    clocked.decide("b1", None, 30.0)  # what drains is looked at all the same
+    clocked.being.look()
+    clocked.now += 3600.0
+    clocked.being.turn()
+    for name in ("b1", "b2"):
+        clocked.traffic["api", name] = Traffic(1000, 5000, 3)
+    clocked.reload(CONFIG)
+    clocked.being.look()
+    assert [clocked.being.tallies["api", name].ejections for name in ("b1", "b2")] == [{}, {}]
+    clocked.traffic["api", "b2"] = Traffic(1000, 5030, 3)
+    clocked.being.look()
+    assert clocked.being.tallies["api", "b2"].ejections == {"failure_rate": 1}
+
+
 def test_overrides_take_effect_at_once_and_end_at_their_time() -> None:
     clocked = Clocked()
     clocked.all_up()

@@ -136,6 +136,10 @@ class Wellbeing:
         self.overrides = prepared.overrides
         names = {(pool, backend) for pool, state in self.pools.items() for backend in state.states}
         self.tallies = {name: self.tallies.get(name, Tally()) for name in sorted(names)}
+        for pool, backend in names:
+            if self.pools[pool].spec.ejection.failure_rate is None:
+                # What has failed until somebody looks at rates again is not of that moment.
+                self.tallies[pool, backend].traffic = None
         self.panics = {name: self.panics.get(name, 0) for name in self.pools}
         self._panicking &= self.pools.keys()
         self._tell_ended(prepared.ended)
@@ -193,12 +197,13 @@ class Wellbeing:
     def _look_at(self, state: PoolState, backend: str, traffic: Traffic, now: float) -> bool:
         pool = state.spec.name
         tally = self.tallies[pool, backend]
-        before, tally.traffic = tally.traffic, traffic
+        is_rated = state.spec.ejection.failure_rate is not None
+        before, tally.traffic = tally.traffic, traffic if is_rated else None
         has_changed = False
         if state.observe_traffic(backend, traffic.good + traffic.bad, traffic.in_flight, now):
             self._journal.info("backend is empty", pool=pool, backend=backend)
             has_changed = True
-        if state.spec.ejection.failure_rate is None or before is None:
+        if not is_rated or before is None:
             return has_changed
         good, bad = traffic.good - before.good, traffic.bad - before.bad
         if good < 0 or bad < 0:
