@@ -361,6 +361,35 @@ class TestHotKeys:
         assert [pool.account.hot.reach for pool in pools] == [{}] * workers
         assert [pool.account.held_by_key(self.HOT) for pool in pools] == [0] * workers
 
+    def asked_for(self, spec: PoolSpec) -> Pool:
+        """A pool with a key that is hot by now, and 160 that are not."""
+        pool = one(spec)
+        for h in (*KEYS[1:161], *[self.HOT] * 40):
+            pool.account.seen(h)
+            pool.account.acquire(pool.backends[picked(pool, h)[0]], h)
+        self.ticks([pool], 100.0, 15)
+        return pool
+
+    @pytest.mark.parametrize("limit", [None, 100])
+    def test_none_is_hot_any_more_when_it_is_switched_off(self, limit: int | None) -> None:
+        before = self.asked_for(pool_spec(10))
+        account = before.account
+        assert self.HOT in account.hot.hot
+        off = replace(before.spec, hot_keys=HotKeys("off", limit))
+        self.ticks([Pool(off, account, before.backends, before)], 101.5, 1)
+        assert (account.hot.hot, account.hot.reach) == ({}, {})
+        # With a limit one wants to know which keys are near to it.
+        assert [row.key for row in account.hot.top.rows[:1]] == ([] if limit is None else [self.HOT])
+
+    def test_what_was_held_while_it_was_off_is_no_work(self) -> None:
+        before = self.asked_for(pool_spec(10))
+        off = Pool(replace(before.spec, hot_keys=HotKeys("off")), before.account, before.backends, before)
+        self.ticks([off], 101.5, 1)
+        since = Pool(before.spec, off.account, off.backends, off)
+        self.ticks([since], 5000.0, 20)
+        assert since.account.hot.top.work <= 200 * 1e6  # 200 seats, remembered for a second
+        assert self.HOT in since.account.hot.reach
+
     @staticmethod
     def ticks(pools: list[Pool], now: float, count: int) -> None:
         for tick in range(count):

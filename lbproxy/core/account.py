@@ -217,14 +217,20 @@ class Account:
         self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         self.budget.advance(now, self.requests())
         self.sample.note(self.meter.seen, now)
-        if spec.hot_keys.mode == "off" and spec.hot_keys.max_in_flight is None:
-            self.meter.seen.clear()
+        is_off = spec.hot_keys.mode == "off"
+        if is_off and spec.hot_keys.max_in_flight is None:
+            self.meter.rest()
+            self._held_elsewhere.clear()
+            self.hot.rest()
             return
         table = self.meter.fold(now)
         write_table(self.cells, self.sketch_row, table)
         others = self._tables_of_peers(now)
         self._held_elsewhere.clear()
         self._held_elsewhere.update({row.key: row.held for row in merged(others).rows if row.held})
+        if is_off:
+            self.hot.rest(merged([table, *others]))
+            return
         bound = spec.bounded_load
         self.hot.judge(now, [table, *others], parts, bound.factor, bound.min_gap)
 

@@ -45,6 +45,7 @@ _FEWEST_SEATS: Final = 4
 _FACTOR_WITHOUT_BOUND: Final = 1.25
 # Below this part of the share at which a key stops being hot, it has ended.
 _ENDED: Final = 1 / 8
+_NOTHING: Final = Table()
 
 
 @final
@@ -79,6 +80,14 @@ class Meter:
         work = {h: held * elapsed for h, held in self.held.items() if held >= least}
         self._work.add(work, max(0.0, seats * elapsed - sum(work.values())))
         return self._table(now)
+
+    def rest(self) -> None:
+        """Forget what was measured: nobody asks. The time until somebody does again is not measured either."""
+        self.seen.clear()
+        if self._at:
+            self._at = 0.0
+            self._requests.clear()
+            self._work.clear()
 
     def _table(self, now: float) -> Table:
         requests, work = self._requests, self._work
@@ -193,6 +202,13 @@ class HotKeys:
         self.reach.clear()
         self.reach.update((key, hot.reach) for key, hot in self.hot.items())
         return self.reach != before
+
+    def rest(self, top: Table = _NOTHING) -> None:
+        """Take no key for hot, whatever `top` says of them."""
+        self.top = top
+        self.hot.clear()
+        self.reach.clear()
+        self._cooled.clear()
 
     def _candidates(self) -> Iterator[Row]:
         """The keys that are hot, and those that may be."""

@@ -46,6 +46,11 @@ class Sketch:
         self.kept = {key: weight * factor for key, weight in self.kept.items()}
         self.total *= factor
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.kept = {}
+        self.total = 0.0
+
     @property
     def error(self) -> float:
         """By how much a key's weight may at most exceed what is kept of it."""
