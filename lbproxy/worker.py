@@ -171,9 +171,9 @@ class Worker:
             settle()
         else:
             assert self._log is not None
-            self._plane.apply(snapshot)
+            self._plane.apply(snapshot, order.adopt.states)
             self._plane.log_to(self._log_of(order.config, self._log))
-            self._adopt(order.adopt)
+            self._say(Report("adopted", order.adopt.number))
             await self._plane.start(new)
             self._reconfigure_log(self._log, order)
         self._close_unused_sockets()

@@ -80,6 +80,7 @@ class Backend:
         self.spec = spec
         if self.address != spec.address:  # else the same object: connections are told apart by it
             self.address = spec.address
+            self.errors = 0  # which another machine has met
         self.row = row
         self.weight = weight
         self.count_connections()
@@ -108,8 +109,8 @@ class Account:
     """
 
     __slots__ = (
-        "_held", "_held_elsewhere", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "leaving", "level",
-        "meter", "peers", "row", "sample", "seen", "sessions", "sketch_row", "tally", "tunnels", "waiting",
+        "_answered", "_held", "_held_elsewhere", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "leaving",
+        "level", "meter", "peers", "row", "sample", "seen", "sessions", "sketch_row", "tally", "tunnels", "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -129,7 +130,8 @@ class Account:
         self.leaving: dict[str, Backend] = {}
         self.waiting: Final[deque[object]] = deque()
         self.tunnels: Final[set[object]] = set()
-        self.budget: Final = RetryBudget(requests=self.requests())
+        self._answered = self.requests()
+        self.budget: Final = RetryBudget(requests=self._answered)
         self._smoothed: Final = Smoothed()
         self.level = 0
         self.tally: Final = Tally()
@@ -235,9 +237,14 @@ class Account:
         self.hot.judge(now, [table, *others], parts, bound.factor, bound.min_gap)
 
     def requests(self) -> int:
-        """The running count of requests that this worker has answered, for the retry budget."""
+        """The running count of requests that this worker has answered."""
         first = self.row + POOL_REQUESTS
         return sum(self.cells[first : first + len(CODE_CLASSES)])
+
+    def newly_answered(self) -> int:
+        """By how much that count has grown since this was asked last; by nothing when it has begun anew."""
+        before, self._answered = self._answered, self.requests()
+        return max(0, self._answered - before)
 
     def _tables_of_peers(self, now: float) -> list[Table]:
         """What the other workers that live have published."""

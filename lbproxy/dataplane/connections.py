@@ -49,12 +49,16 @@ def close_idle(backend: Backend) -> None:
         cast(Upstream, backend.idle.pop()).close()
 
 
-def close_idle_elsewhere(backend: Backend) -> None:
-    """Close the idle connections of a backend that has moved to another address."""
+def review_idle(backend: Backend) -> None:
+    """Hold a backend's idle connections against what the configuration has now: close those to another address, and
+    keep the others as long as it says."""
+    keep = backend.keep
     for each in list(backend.idle):
         upstream = cast(Upstream, each)
         if upstream.address is not backend.address:
             upstream.close()
+        elif keep is not None:
+            upstream.keep_for(keep)
 
 
 def start_connecting(plane: Plane, backend: Backend, exchange: Exchange) -> asyncio.Task[None]:

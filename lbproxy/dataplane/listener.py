@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, cast, final
 
-from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import (
     BACKEND_ACTIVE,
@@ -23,7 +22,7 @@ from lbproxy.core.ledger import (
 )
 from lbproxy.core.snapshot import Snapshot, States
 from lbproxy.core.spec import ListenerSpec
-from lbproxy.dataplane.connections import close_idle, close_idle_elsewhere, expire_idle
+from lbproxy.dataplane.connections import close_idle, expire_idle, review_idle
 from lbproxy.dataplane.deadlines import TICK
 from lbproxy.dataplane.downstream import Downstream
 from lbproxy.dataplane.plane import Plane, Trust, monotonic
@@ -97,6 +96,11 @@ class DataPlane:
         self._has_stood_still = False
         self._timer = loop.call_later(TICK, self._tick)
         cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
+        self._known_rejected = self._rejected()
+        # What a worker before this one in the same slot has not come to add up.
+        answered = self._known_rejected + sum([pool.account.requests() for pool in snapshot.pools.values()])
+        if answered > cells[snapshot.row + WORKER_REQUESTS]:
+            cells[snapshot.row + WORKER_REQUESTS] = answered
 
     async def start(self, sockets: Mapping[str, socket.socket]) -> None:
         """Accept on these listening sockets, by the listeners' names; may be called again for further ones."""
@@ -121,10 +125,13 @@ class DataPlane:
             )
         return await plane.loop.create_server(new_downstream, sock=sock, backlog=_BACKLOG)  # type: ignore[arg-type]
 
-    def apply(self, snapshot: Snapshot) -> None:
-        """Read this snapshot from now on. Exchanges that run go on under the one they began with."""
+    def apply(self, snapshot: Snapshot, states: States) -> None:
+        """Read this snapshot from now on, and take what the control plane says of its backends: who comes with it may
+        not be asked yet. Exchanges that run go on under the one they began with."""
         plane = self._plane
         before = plane.snapshot
+        plane.turn.count()
+        self._count_requests()
         plane.use(snapshot)
         for name, listener in list(self._listeners.items()):
             spec = snapshot.listeners.get(name)
@@ -135,25 +142,21 @@ class DataPlane:
                 listener.stop()
                 self._leaving.append(listener)
         staying = {id(backend) for pool in snapshot.pools.values() for backend in pool.backends.values()}
-        for pool in snapshot.pools.values():
+        changed = [pool for name, pool in snapshot.pools.items() if pool is not before.pools.get(name)]
+        for pool in changed:
             for backend in pool.backends.values():
-                close_idle_elsewhere(backend)
+                review_idle(backend)
         for pool in before.pools.values():
             for backend in pool.backends.values():
                 if id(backend) not in staying:
                     backend.keep = None
                     close_idle(backend)
                     plane.cells[backend.row + BACKEND_IDLE] = plane.cells[backend.row + BACKEND_ACTIVE] = 0
-        for name, pool in snapshot.pools.items():
-            if pool is not before.pools.get(name):
-                self._move_tunnels(pool)
-        plane.cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
-
-    @staticmethod
-    def _move_tunnels(pool: Pool) -> None:
-        if pool.spec.on_move == "close":
+        self.adopt(states)
+        for pool in changed:
             for tunnel in list(pool.account.tunnels):
                 cast(Tunnel, tunnel).follow(pool)
+        plane.cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
 
     def log_to(self, log: Callable[[Finished], None]) -> None:
         """Tell another log of each exchange that ends from now on."""
@@ -186,6 +189,7 @@ class DataPlane:
         self._timer.cancel()
         await asyncio.sleep(0)  # let the transports close
         self._plane.turn.count()  # which the next tick would have done
+        self._count_requests()
         return cut
 
     def open_connections(self) -> int:
@@ -199,15 +203,15 @@ class DataPlane:
             if name in states:
                 pool.adopt(states[name])
                 plane.fill_seats(pool)
-                self._move_tunnels(pool)
+                if pool.spec.on_move == "close":
+                    for tunnel in list(pool.account.tunnels):
+                        cast(Tunnel, tunnel).follow(pool)
 
     def _look_after_pools(self) -> None:
         """Expire idle connections, measure keys, and bring up to date what need not be exact to the request."""
         plane = self._plane
         cells = plane.cells
-        answered = sum([cells[plane.snapshot.row + WORKER_REJECTED + at] for at in range(len(REJECTIONS))])
         for pool in plane.snapshot.pools.values():
-            answered += pool.account.requests()
             for backend in pool.backends.values():
                 if backend.idle:
                     expire_idle(plane, backend)
@@ -216,9 +220,24 @@ class DataPlane:
             pool.tick(plane.now)
             if pool.account.waiting:
                 plane.fill_seats(pool)
-        row = plane.snapshot.row + WORKER_REQUESTS
-        if answered > cells[row]:  # a pool that is gone takes its requests with it
-            cells[row] = answered
+        self._count_requests()
+
+    def _count_requests(self) -> None:
+        """Add up what has been answered since the last time. A pool that goes takes no request of the past with it."""
+        plane = self._plane
+        snapshot = plane.snapshot
+        rejected = self._rejected()
+        answered = rejected - self._known_rejected
+        self._known_rejected = rejected
+        for pools in (snapshot.pools, snapshot.leaving):
+            for pool in pools.values():
+                answered += pool.account.newly_answered()
+        plane.cells[snapshot.row + WORKER_REQUESTS] += answered
+
+    def _rejected(self) -> int:
+        """The running count of requests that were refused before a pool was known."""
+        first = self._plane.snapshot.row + WORKER_REJECTED
+        return sum(self._plane.cells[first : first + len(REJECTIONS)])
 
     def _tick(self) -> None:
         try:

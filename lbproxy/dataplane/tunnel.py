@@ -20,6 +20,7 @@ from lbproxy.dataplane.settling import end_retry
 
 if TYPE_CHECKING:
     from lbproxy.core.balance import Pool
+    from lbproxy.core.homes import Homes
     from lbproxy.dataplane.relay import Exchange
     from lbproxy.dataplane.upstream import Upstream
     from lbproxy.dataplane.wire import ResponseParser
@@ -41,14 +42,13 @@ class Tunnel:
         account = pool.account
         account.tunnels.add(self)
         # What is entered is left with the same names, whatever the configuration says by then.
-        self._homes: Final = account.homes
+        self._homes: Homes | None = None
         self._row: Final = upstream.backend.row
         cells = exchange.plane.cells
         cells[pool.row + POOL_UPGRADED] += 1
         cells[pool.row + POOL_UPGRADED_OPEN] += 1
         cells[self._row + BACKEND_UPGRADED_OPEN] += 1
-        if self._homes is not None and exchange.h != NO_HASH:
-            self._homes.enter(exchange.h, self._row)
+        self._live_in(account.homes)
         exchange.has_seat = False
         account.begin_tunnel(upstream.backend, exchange.h, self._weight())
         exchange.plane.fill_seats(pool)
@@ -96,10 +96,25 @@ class Tunnel:
         return True
 
     def follow(self, pool: Pool) -> None:
-        """Something has changed in the pool: end if the key has moved and the pool wants its tunnels to move too."""
+        """Something has changed in the pool: let requests find this tunnel if they are to follow it from now on, and
+        end if the key has moved and the pool wants its tunnels to move too."""
         h = self._exchange.h
+        self._live_in(pool.account.homes)
         if pool.spec.on_move == "close" and h != NO_HASH and pool.place_of(h) is not self._upstream.backend:
             self.close()
+
+    def _live_in(self, homes: Homes | None) -> None:
+        """Be found among these entries, and no others: the cells of those that nobody reads become somebody else's."""
+        before = self._homes
+        if homes is before:
+            return
+        self._homes = homes
+        h = self._exchange.h
+        if h != NO_HASH:
+            if before is not None:
+                before.leave(h, self._row)
+            if homes is not None:
+                homes.enter(h, self._row)
 
     def close(self) -> None:
         """The tunnel is over, by both ends, an error, a deadline or a move."""
@@ -113,8 +128,7 @@ class Tunnel:
         account.end_tunnel(self._upstream.backend, self._weight())
         plane.cells[pool.row + POOL_UPGRADED_OPEN] -= 1
         plane.cells[self._row + BACKEND_UPGRADED_OPEN] -= 1
-        if self._homes is not None and exchange.h != NO_HASH:
-            self._homes.leave(exchange.h, self._row)
+        self._live_in(None)
         exchange.finish(monotonic(), False)
         plane.fill_seats(pool)
 

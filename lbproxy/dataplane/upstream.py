@@ -15,6 +15,7 @@ from lbproxy.dataplane.wire import END_OF_HEAD
 
 if TYPE_CHECKING:
     from lbproxy.core.account import Backend
+    from lbproxy.core.spec import UpstreamConnections
     from lbproxy.dataplane.plane import Plane
     from lbproxy.dataplane.relay import Exchange
     from lbproxy.dataplane.tunnel import Tunnel
@@ -47,9 +48,9 @@ class Upstream:
 
     __slots__ = (
         # for the connection's life
-        "_poll", "address", "backend", "is_counted", "plane", "retires_at", "transport",
+        "_poll", "address", "backend", "is_counted", "opened_at", "plane", "transport",
         # between exchanges
-        "idle_until", "reused",
+        "_limits", "_retires_at", "idle_since", "idle_until", "reused",
         # for one exchange
         "_buffer", "_decoder", "_interim", "_keep_alive", "_last", "_left", "exchange", "is_careful", "mode",
         "read_paused", "unsent", "write_paused",
@@ -61,7 +62,10 @@ class Upstream:
         self.plane: Final = plane
         self.backend: Final = backend
         self.address: Final = backend.address
-        self.retires_at = plane.now + (backend.keep.max_age if backend.keep is not None else 0.0)
+        self.opened_at: Final = plane.now
+        self._limits: UpstreamConnections | None = None
+        self._retires_at = 0.0
+        self.idle_since = 0.0
         self.idle_until = 0.0
         self.reused = False
         self.is_counted = False
@@ -212,13 +216,25 @@ class Upstream:
             self.mode = IDLE
             self.reused = True
             self._interim = 0
-            until = self.plane.now + limits.idle_timeout
-            self.idle_until = until if until < self.retires_at else self.retires_at
+            if limits is not self._limits:
+                self._follow(limits)
+            now = self.idle_since = self.plane.now
+            until = now + limits.idle_timeout
+            self.idle_until = until if until < self._retires_at else self._retires_at
             if self.read_paused:
                 self.resume_reading()
             backend.idle.append(self)
         else:
             self.close()
+
+    def _follow(self, limits: UpstreamConnections) -> None:
+        self._limits = limits
+        self._retires_at = self.opened_at + limits.max_age
+
+    def keep_for(self, limits: UpstreamConnections) -> None:
+        """Be idle until these limits end it, and not those under which that began."""
+        self._follow(limits)
+        self.idle_until = min(self.idle_since + limits.idle_timeout, self._retires_at)
 
     def close(self) -> None:
         """Be of no more use to anyone."""

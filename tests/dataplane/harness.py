@@ -13,7 +13,7 @@ from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import RowKey, RowKind
-from lbproxy.core.snapshot import build_snapshot
+from lbproxy.core.snapshot import States, build_snapshot
 from lbproxy.core.spec import (
     Address,
     BackendSpec,
@@ -206,8 +206,8 @@ async def running(
         await plane.drain(0.5)
 
 
-def reload(running_plane: Plane, config: Config, generation: int = 2) -> None:
-    """Swap in another configuration with the same rows."""
+def reload(running_plane: Plane, config: Config, generation: int = 2, states: States | None = None) -> None:
+    """Swap in another configuration with the same rows, and these states with it."""
     running_plane.plane.apply(
         build_snapshot(
             config,
@@ -215,7 +215,8 @@ def reload(running_plane: Plane, config: Config, generation: int = 2) -> None:
             running_plane.rows,
             running_plane.plane._plane.snapshot,
             cells=running_plane.cells,
-        )
+        ),
+        states or {},
     )
 
 

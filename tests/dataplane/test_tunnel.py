@@ -67,9 +67,9 @@ class Tunnel:
         self.writer.close()
 
 
-async def tunnel(proxy: Plane) -> Tunnel:
+async def tunnel(proxy: Plane, key: bytes = b"kim") -> Tunnel:
     reader, writer = await proxy.connect()
-    writer.write(request("GET", "/", UPGRADE, close=False))
+    writer.write(request("GET", "/", UPGRADE, close=False, key=key))
     assert b"101" in await asyncio.wait_for(read_head(reader), PATIENCE_S)
     return Tunnel(reader, writer)
 
