@@ -179,10 +179,15 @@ def _print_check(path: str, counts: dict[str, int], restart: dict[str, Any]) -> 
 
 def _explain(arguments: argparse.Namespace) -> int:
     key = _key(arguments.key, arguments.hex)
-    pool = _pool(_load(arguments.config), arguments.pool, "explain")
+    if arguments.live or arguments.admin is not None:
+        from lbproxy.control.client import explain_live
+
+        return explain_live(arguments, lambda: _known_config_path(arguments.config), key)
+    config = _load(arguments.config)
+    pool = _pool(config, arguments.pool, "explain")
     from lbproxy.control.explain import explain, to_json, to_text
 
-    found = explain(pool, key)
+    found = explain(pool, key, config.zone)
     if arguments.json:
         _print_json(to_json(found))
     else:

@@ -105,14 +105,17 @@ def make_parser() -> tuple[argparse.ArgumentParser, KeysView[str]]:
     explain = commands.add_parser(
         "explain",
         help="who owns a key, who comes next, and why",
-        description="Who owns a key, who comes next, and why; worked out from the file, no instance is asked.",
+        description="Who owns a key, who comes next, and why: worked out from the file, or with --live or --admin as "
+        "the running instance has it now, with what is down, full, drained, overridden and pinned.",
     )
     explain.add_argument("key", metavar="KEY", help="the key as text (put -- before one that begins with -)")
     explain.add_argument("--hex", action="store_true", help="KEY is given in hexadecimal")
     explain.add_argument("--pool", metavar="P", help="the pool, if there are several")
+    explain.add_argument("--live", action="store_true", help="ask the instance that the configuration names")
+    explain.add_argument("--admin", metavar="ADDR", help="ask this instance: host:port or unix:/path")
     _config_option(explain)
     _json_option(explain)
-    explain.set_defaults(command="explain")
+    explain.set_defaults(command="explain", client="explain", token_file=None)
 
     add_client_commands(commands.add_parser, _config_option)
 

@@ -303,11 +303,25 @@ def test_the_readme_sets_up_what_getting_started_does() -> None:
 
 def test_explain_says_what_the_docs_show(tmp_path: Path) -> None:
     (tmp_path / "lbproxy.yaml").write_text(yaml.safe_dump(starting_config() | {"admin": {}}))
-    (shown,) = [block.text for block in blocks("docs/routing.md", "console") if "explain alice" in block.text]
+    (shown,) = [block.text for block in blocks("docs/routing.md", "console") if "explain alice -c" in block.text]
+    assert said("explain", "alice", "-c", str(tmp_path / "lbproxy.yaml")).startswith(shown.partition("\n")[2])
+
+
+def test_so_does_the_instance(tmp_path: Path) -> None:
+    (shown,) = [block.text for block in blocks("docs/routing.md", "console") if "explain alice --live" in block.text]
+    admin = {"listen": "127.0.0.1:0", "socket": str(tmp_path / "admin.sock")}
+    with Proxy(tmp_path, {}, **starting_config() | {"listen": "127.0.0.1:0", "admin": admin}) as proxy:
+        said("drain", "b3", "-c", str(proxy.file))
+        answer = said("explain", "alice", "--live", "-c", str(proxy.file))
+    assert answer.replace(admin["socket"], "/run/lbproxy/admin.sock") == shown.partition("\n")[2]
+
+
+def said(*words: str) -> str:
+    """What a command prints."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        assert cli.main(["explain", "alice", "-c", str(tmp_path / "lbproxy.yaml")]) == 0
-    assert output.getvalue().startswith(shown.partition("\n")[2])
+        assert cli.main(words) == 0
+    return output.getvalue()
 
 
 def ask(proxy: Proxy, user: str) -> tuple[str, str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 from lbproxy.control.explain import explain, to_json, to_text
 from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import SPACE, hash_key, token
-from lbproxy.core.spec import Address, BackendSpec, KeySource, PoolSpec, Sticky
+from lbproxy.core.snapshot import build_snapshot
+from lbproxy.core.spec import Address, BackendSpec, Config, KeySource, Pin, PoolSpec, Sticky
+from lbproxy.observe.slabs import Layout
+from lbproxy.supervisor import row_keys
 
 
 def pool(*weights: float, vnodes: int = 64) -> PoolSpec:
@@ -86,6 +90,39 @@ def test_as_text() -> None:
         f"zone {second.backend.zone}, token {second.number} at 0x{second.token:016x}",
     ]
     assert len(to_text(found).splitlines()) == 6 + 1 + 3
+
+
+def test_a_pin_of_the_file_is_told_before_the_ring() -> None:
+    pins = (Pin("kim", "b1", on_down="reject"), Pin("ten", "b0", is_prefix=True), Pin("tenant", "b1", is_prefix=True))
+    asked = replace(pool(1, 2), pins=pins)
+    told = {}
+    for key in (b"kim", b"tenant-7", b"tennis", b"ann"):
+        found = explain(asked, key)
+        told[key] = [line for line in to_text(found).splitlines() if line.startswith("pin")]
+        pin = None if found.pin is None else {"backend": found.pin.backend, "on_down": found.pin.on_down}
+        assert to_json(found)["pin"] == pin
+        assert found.steps == explain(pool(1, 2), key).steps
+    b0, b1 = (f"{backend.name}, {backend.address}" for backend in sorted(asked.backends, key=lambda each: each.name))
+    assert told == {
+        b"kim": [f"pin       to {b1}, whatever the ring says; while it is out, nobody serves"],
+        b"tenant-7": [f"pin       to {b1}, whatever the ring says; while it is out, as the ring says:"],
+        b"tennis": [f"pin       to {b0}, whatever the ring says; while it is out, as the ring says:"],
+        b"ann": [],
+    }
+
+
+@given(st.binary(min_size=1))
+def test_with_prefer_local_those_at_home_come_first_as_a_proxy_has_it(key: bytes) -> None:
+    backends = tuple(BackendSpec(f"b{n}", Address("10.0.0.1", n), zone="ab"[n % 2]) for n in range(1, 7))
+    asked = PoolSpec("web", backends, vnodes=64, prefer_local=True)
+    for zone in ("", "a", "b", "c"):
+        config = Config((), (asked,), (), zone=zone)
+        snapshot = build_snapshot(config, 1, Layout().assign(row_keys(config), 1))
+        walk = [backend.name for backend in snapshot.pools["web"].walk(hash_key(key))]
+        found = explain(asked, key, zone)
+        assert [step.backend.name for step in found.steps] == walk
+        nearest = min(found.steps, key=lambda step: step.distance)
+        assert ("the first in the proxy's zone at or after" in to_text(found)) == (nearest.backend.name != walk[0])
 
 
 def test_of_many_successors_the_first_are_shown_and_the_rest_counted() -> None:

@@ -333,6 +333,26 @@ async def _watched(proxy: Proxy, head: str, *words: str) -> list[str]:
     return said[:-1]
 
 
+async def test_explain_live_knows_what_the_file_does_not(tmp_path: Path, backends: Backends) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        _, offline, _ = await cli(proxy, "explain", "ann")
+        owner = offline.split("owner     ")[1].partition(",")[0]
+        code, out, _ = await cli(proxy, "explain", "ann", "--live")
+        assert (code, f"now       {owner} (owner): {owner} owns the key" in out) == (0, True)
+        await cli(proxy, "drain", owner)
+        code, out, _ = await cli(proxy, "explain", "ann", "--live")
+        after = out.split("now       ")[1].partition(" ")[0]
+        assert (code, f"now       {after} (failover): {owner} owns the key and may not be asked" in out) == (0, True)
+        assert after == (await get(proxy.port, user="ann"))[1] != owner
+        assert f"ring      {owner}, " in out and " draining, 0" in out  # noqa: PT018
+        code, out, _ = await cli(proxy, "explain", "ann", "--live", "--json")
+        assert json.loads(out)["decision"]["backend"] == after
+        code, out, _ = await cli(proxy, "explain", "--admin", f"127.0.0.1:{proxy.admin_port}", "--hex", "616e6e")
+        assert (code, 'key       "ann", hash 0x' in out) == (0, True)
+        code, _, err = await cli(proxy, "explain", "ann", "--live", "--pool", "web")
+        assert (code, err) == (1, "lbproxy: there is no pool web, there is api\n")
+
+
 async def test_of_ten_thousand_keys_none_goes_elsewhere_than_was_said(tmp_path: Path, backends: Backends) -> None:
     with proxied(tmp_path, backends) as proxy:
         keys = [f"{number} ü{'x' * (number % 40)}" for number in range(10_000)]

@@ -243,6 +243,24 @@ def _status(arguments: Namespace, admin: Admin) -> int:
         time.sleep(WATCH_S)
 
 
+def explain_live(arguments: Namespace, config_path: Callable[[], str | None], key: bytes) -> int:
+    """Where a request of this key goes now, as the instance says. Raises Stop, and ConfigError for a file."""
+    admin = find(arguments, Named(config_path))
+    pools = [pool["name"] for pool in admin.ask("GET", "/v1/pools")["pools"]]
+    if arguments.pool is None and len(pools) > 1:
+        raise Stop(USAGE, f"lbproxy explain: there are several pools, name one with --pool: {', '.join(pools)}")
+    pool = arguments.pool if arguments.pool is not None else pools[0]
+    if pool not in pools:
+        raise Stop(BAD, f"lbproxy: there is no pool {pool}, there is {', '.join(pools)}")
+    asked = json.dumps({"key_hex": key.hex()}).encode()  # in the body, which no log keeps
+    found = admin.ask("POST", f"/v1/pools/{quote(pool, safe='')}/explain", asked)
+    if arguments.json:
+        _print_json(found)
+    else:
+        sys.stdout.write(status_text.explained(found, str(admin)))
+    return OK
+
+
 def _healthcheck(arguments: Namespace, admin: Admin) -> int:
     try:
         said, is_ready = str(admin.ask("GET", "/readyz")).strip(), True

@@ -1,7 +1,8 @@
 """Why a key goes where it goes, worked out from a configuration alone.
 
 The way is the one that every request goes: hash the key, take the first token at or after it, then the next distinct
-backends clockwise. What only a running proxy knows (who is down, full, draining or overridden) is not in it: this is
+backends clockwise. A pin of the file goes before that, and with `prefer_local` those in the proxy's zone come first.
+What only a running proxy knows (who is down, full, draining, overridden or pinned at run time) is not in it: this is
 where the key lives, and where it would turn in which order.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Final
 from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import SPACE, hash_key, tokens
 from lbproxy.core.ring import Ring
-from lbproxy.core.spec import BackendSpec, KeySource, PoolSpec
+from lbproxy.core.spec import BackendSpec, KeySource, Pin, PoolSpec
 
 _HASH_NAMES: Final = {1: "xxh3_64"}
 
@@ -46,7 +47,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Where `key` lives in `pool`. `steps` is the preference list, owner first, empty when nobody has a token."""
+    """Where `key` lives in `pool`. `steps` is the preference list, owner first, empty when nobody has a token.
+    `pin` is the one that goes before it."""
 
     pool: PoolSpec
     key: bytes
@@ -54,21 +56,33 @@ class Explanation:
     fingerprint: str
     steps: tuple[Step, ...]
     standings: tuple[Standing, ...]
+    pin: Pin | None = None
 
 
-def explain(pool: PoolSpec, key: bytes) -> Explanation:
-    """Where `key` lives in `pool`, and why."""
+def explain(pool: PoolSpec, key: bytes, zone: str = "") -> Explanation:
+    """Where `key` lives in `pool`, and why, as a proxy in `zone` has it."""
     ring = build_ring(((b.name, b.weight) for b in pool.backends), pool.vnodes, pool.hash_version)
     backends = {backend.name: backend for backend in pool.backends}
     position = hash_key(key)
+    listed = list(steps(ring, position, backends, pool.hash_version))
+    if pool.prefer_local and zone:
+        listed.sort(key=lambda step: step.backend.zone != zone)
     return Explanation(
         pool=pool,
         key=key,
         hash=position,
         fingerprint=ring.fingerprint,
-        steps=tuple(steps(ring, position, backends, pool.hash_version)),
+        steps=tuple(listed),
         standings=tuple(_standings(ring, backends)),
+        pin=_pin(pool, key),
     )
+
+
+def _pin(pool: PoolSpec, key: bytes) -> Pin | None:
+    """The pin that holds a key, an exact one before the longest prefix."""
+    exact = next((pin for pin in pool.pins if not pin.is_prefix and pin.key.encode() == key), None)
+    prefixes = [pin for pin in pool.pins if pin.is_prefix and key.startswith(pin.key.encode())]
+    return exact or max(prefixes, key=lambda pin: len(pin.key.encode()), default=None)
 
 
 def steps(ring: Ring, position: int, backends: Mapping[str, BackendSpec], version: int) -> Iterator[Step]:
@@ -117,6 +131,7 @@ def to_json(found: Explanation) -> dict[str, Any]:
         "hash": f"0x{found.hash:016x}",
         "hash_version": found.pool.hash_version,
         "fingerprint": found.fingerprint,
+        "pin": None if found.pin is None else {"backend": found.pin.backend, "on_down": found.pin.on_down},
         "owner": steps[0] if steps else None,
         "successors": steps[1:],
         "backends": [
@@ -140,11 +155,19 @@ def to_text(found: Explanation, most_successors: int = 10) -> str:
         f"pool      {pool.name}, {_plural(len(pool.backends), 'backend')}, {count} tokens, ring {found.fingerprint}",
         f"key       {_shown(found.key)}, found in {' or '.join(map(source_words, pool.sticky.keys))}",
         f"hash      0x{found.hash:016x} ({_HASH_NAMES[pool.hash_version]}), {_share(found.hash / SPACE)} of the circle",
+        *_pinned(found),
         *_answer(found, most_successors),
         "",
         *_table(found),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _pinned(found: Explanation) -> Iterator[str]:
+    if found.pin is not None:
+        address = next(backend.address for backend in found.pool.backends if backend.name == found.pin.backend)
+        otherwise = "nobody serves" if found.pin.on_down == "reject" else "as the ring says:"
+        yield f"pin       to {found.pin.backend}, {address}, whatever the ring says; while it is out, {otherwise}"
 
 
 def _answer(found: Explanation, most: int) -> Iterator[str]:
@@ -153,8 +176,9 @@ def _answer(found: Explanation, most: int) -> Iterator[str]:
         return
     owner, *successors = found.steps
     yield f"owner     {_backend(owner.backend)}"
+    which = "the first in the proxy's zone" if owner is not min(found.steps, key=lambda s: s.distance) else "the first"
     yield (
-        f"why       its token {owner.number} at 0x{owner.token:016x} is the first at or after the hash, "
+        f"why       its token {owner.number} at 0x{owner.token:016x} is {which} at or after the hash, "
         f"{_share(owner.distance)} further on"
     )
     for rank, step in enumerate(successors[:most], start=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,30 @@ def moving(info: Document, pools: Sequence[Document], before: Sequence[Document]
     """The same with what backends have been asked since `before`, so many seconds ago; empty: nothing is known yet."""
     earlier = {pool["name"]: pool for pool in before}
     return _picture(info, pools, {pool["name"]: _flow(pool, earlier.get(pool["name"]), seconds) for pool in pools})
+
+
+def explained(found: Document, instance: str) -> str:
+    """Where a request of a key goes now."""
+    decision = found["decision"]
+    where = "nowhere" if decision["backend"] is None else f"{decision['backend']} ({decision['decision']})"
+    lines = [
+        f"pool      {found['pool']}, generation {found['generation']}, ring {found['fingerprint']}, at {instance}",
+        f"key       {json.dumps(found['key'], ensure_ascii=False)}, hash {found['hash']}",
+        f"now       {where}: {decision['why']}",
+    ]
+    if found["hot"]:
+        lines.append(
+            f"hot       {_percent(found['hot']['requests_share'])} of the requests, over {found['hot']['reach']}"
+        )
+    for rank, each in enumerate(found["preference"]):
+        slots = f" of {each['slots']}" if each["slots"] else ""
+        lines.append(
+            f"{'then' if rank == 1 else '' if rank else 'ring':<10}{each['backend']}, {each['address']}, weight "
+            f"{each['weight']:g}, {each['state']}, {each['in_flight']}{slots} in flight: {each['reason']}"
+        )
+    if found["further"]:
+        lines.append(f"{'':<10}and {found['further']} more")
+    return "\n".join(lines) + "\n"
 
 
 def fitted(text: str, columns: int, rows: int) -> str:
