@@ -98,7 +98,7 @@ class Server:
         spec = config.admin
         self._check_token(spec.token_file)
         if spec.listen is not None:
-            self._admin_listening.append(listen(spec.listen))
+            self._admin_listening.append(listen(spec.listen, field="admin.listen"))
         if spec.socket:
             self._admin_listening.append(listen(Address("", 0, spec.socket), mode=_OWNER_ONLY))
         guard = Guard([spec.listen.host] if spec.listen is not None else [], spec.token_file)

@@ -34,10 +34,10 @@ _WORDS: Final = {
 
 
 class CannotListen(Exception):
-    """An address that cannot be bound: one line that says which and why."""
+    """An address that cannot be bound: one line that says which and why, and if need be for which `field`."""
 
-    def __init__(self, address: Address, why: str) -> None:
-        super().__init__(f"cannot listen on {address}: {why}")
+    def __init__(self, address: Address, why: str, field: str = "") -> None:
+        super().__init__(f"cannot listen on {address}{f' ({field})' if field else ''}: {why}")
 
 
 class Listening:
@@ -59,14 +59,15 @@ class Listening:
             self._file = None
 
 
-def listen(address: Address, slots: int = 1, mode: int = _ANYONE) -> Listening:
-    """Bind and listen, for so many slots; `mode` is a Unix socket's, less the umask. Raises CannotListen."""
+def listen(address: Address, slots: int = 1, mode: int = _ANYONE, field: str = "") -> Listening:
+    """Bind and listen, for so many slots; `mode` is a Unix socket's, less the umask, and `field` the
+    configuration's, for an address that nobody need have written there. Raises CannotListen."""
     try:
         return _listen_unix(address, slots, mode) if address.path else _listen_tcp(address, slots)
     except socket.gaierror as error:
-        raise CannotListen(address, f"{address.host} is not known here ({error.strerror})") from None
+        raise CannotListen(address, f"{address.host} is not known here ({error.strerror})", field) from None
     except OSError as error:
-        raise CannotListen(address, _WORDS.get(error.errno or 0) or error.strerror or str(error)) from None
+        raise CannotListen(address, _WORDS.get(error.errno or 0) or error.strerror or str(error), field) from None
 
 
 @final

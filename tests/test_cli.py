@@ -17,6 +17,7 @@ import pytest
 
 from lbproxy import __version__, cli
 from lbproxy.command_line import make_parser
+from lbproxy.control import reach
 from lbproxy.control.config import MAX_FILE_BYTES, load, loads
 from lbproxy.core.hashing import hash_key
 from lbproxy.observe import dashboards
@@ -327,6 +328,17 @@ def test_without_a_command_the_help_is_shown_on_stderr(capsys: Output) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("usage: lbproxy ")
+
+
+def test_who_asks_where_there_is_no_configuration_is_told_how_to_name_the_instance(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reach, "DEFAULT_ADMIN", "127.0.0.1:1")
+    assert cli.main(["status"]) == 3
+    assert one_line(capsys.readouterr().err) == (
+        "lbproxy: cannot reach the instance at 127.0.0.1:1: Connection refused; without a configuration this is the "
+        "default: name one with -c FILE, or the instance with --admin"
+    )
 
 
 # Commands that call others

@@ -208,7 +208,8 @@ def test_a_port_in_use_is_one_line_and_exit_1(tmp_path: Path) -> None:
         code, output = run_to_the_end(Proxy(tmp_path, {"b1": 1}, listen=address))
         assert (code, output) == (1, [f"lbproxy: cannot listen on {address}: the address is in use\n"])
         code, output = run_to_the_end(Proxy(tmp_path, {"b1": 1}, admin={"listen": address}))
-        assert (code, output) == (1, [f"lbproxy: cannot listen on {address}: the address is in use\n"])
+        said = f"lbproxy: cannot listen on {address} (admin.listen): the address is in use\n"  # it has a default
+        assert (code, output) == (1, [said])
 
 
 async def test_of_two_started_at_once_on_one_port_exactly_one_serves(tmp_path: Path, backends: Backends) -> None:

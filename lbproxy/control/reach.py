@@ -11,7 +11,7 @@ import os
 import socket
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -57,7 +57,8 @@ class _UnixConnection(http.client.HTTPConnection):
 class Admin:
     """Where an instance's admin API is: a Unix socket `path`, or `host` and `port` with a token or none.
 
-    `lack` is why there are no more rights at hand, such as a token file that may not be read.
+    `lack` is why there are no more rights at hand, such as a token file that may not be read, and `guess` why this
+    address is only a guess.
     """
 
     path: str = ""
@@ -65,6 +66,7 @@ class Admin:
     port: int = 0
     token: str = ""
     lack: str = ""
+    guess: str = ""
 
     def __str__(self) -> str:
         if self.path:
@@ -113,7 +115,7 @@ class Admin:
         raise Problem(answer.status, document)
 
     def _unreachable(self, why: str) -> Stop:
-        return Stop(UNREACHABLE, f"lbproxy: cannot reach the instance at {self}: {why}")
+        return Stop(UNREACHABLE, f"lbproxy: cannot reach the instance at {self}: {why}{self.guess}")
 
     def _is_another(self) -> Stop:
         return Stop(UNREACHABLE, f"lbproxy: what answers at {self} is no admin API of lbproxy")
@@ -147,7 +149,8 @@ def find(arguments: Namespace, config: Named) -> Admin:
         return named(arguments.admin, arguments.token_file)
     path = config.path
     if path is None:
-        return named(DEFAULT_ADMIN, arguments.token_file)
+        guess = "; without a configuration this is the default: name one with -c FILE, or the instance with --admin"
+        return replace(named(DEFAULT_ADMIN, arguments.token_file), guess=guess)
     text = config.text
     spec = _section(text, path)
     if spec is None:
