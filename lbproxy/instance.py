@@ -58,6 +58,7 @@ class Instance(Views):
         super().__init__()
         self._emit = emit
         self.source = source
+        self.fields = source.fields(config)
         self.writes = "token" if config.admin.token_file else "off"
         self.kept_events = Events()
         self.journal = EventJournal(emit, self.kept_events)
@@ -160,6 +161,7 @@ class Instance(Views):
             check(config.tracing)
         except CannotTrace as error:
             raise Refused(str(error)) from None
+        fields = self.source.fields(config)
         weights = self.being.prepare(config).mandate.weights
         await at_ease(self.supervisor.forge(config, weights))
         # The world has gone on meanwhile: pins that have been set are in force from here on, or they would be lost.
@@ -171,6 +173,7 @@ class Instance(Views):
         except CannotApply as error:
             raise Refused(str(error)) from None
         self._orders.replaced()
+        self.fields = fields or self.fields
         self.set_pins = pins
         self._save_pins()
         self.being.install(prepared)

@@ -54,6 +54,8 @@ class Views:
     source: Source
     set_pins: Pins
     writes: str
+    # The fields of the file that is in force.
+    fields: Document | None
 
     def __init__(self) -> None:
         self._shares = Shares()
@@ -119,7 +121,8 @@ class Views:
             "source": config.source,
             "generation": self.supervisor.generation,
             "fingerprint": self.supervisor.snapshot.fingerprint,
-            "config": self.source.fields(config),
+            # Not that of `config`, which has the pins of operators in it, and not that of a file that was refused.
+            "config": self.source.fields(self.reloader.current) or self.fields,
             "overrides": [override_document(override) for override in self.being.overrides],
         }
 

@@ -504,6 +504,13 @@ async def test_a_refused_reload_is_said_on_every_channel_and_changes_nothing(
             for words in (("diff",), ("diff", str(proxy.file))):  # the instance reads it, and the command does
                 assert await cli(proxy, *words, *form) == checked
         assert (await homes(proxy)) == before
+        # One that can be read, and cannot be put in force, is not what is in force either.
+        shown = (await ask(proxy, "/v1/config"))["config"]
+        proxy.config["log"]["access"]["path"] = str(tmp_path / "nowhere" / "access.log")
+        proxy.write_config()
+        assert (await cli(proxy, "reload"))[0] == 4
+        assert shown is not None
+        assert (await ask(proxy, "/v1/config"))["config"] == shown
         proxy.file.write_text(good)
         assert (await cli(proxy, "reload"))[0] == 0
 

@@ -169,6 +169,8 @@ async def test_pins_over_the_admin_api(tmp_path: Path, backends: Backends) -> No
             other,
             other,
         )
+        shown = await asyncio.to_thread(proxy.document, "/v1/config")
+        assert [pin["key"] for pin in shown["config"]["pools"]["api"]["pins"]] == ["ann"]
         # Over the file's pin, and whole families of keys.
         await ask(admin, "PUT", key="ann", backend="b3", on_down="reject")
         await ask(admin, "PUT", prefix="tenant-", backend="b2")

@@ -58,6 +58,11 @@ class Reloader:
         self.status = ReloadStatus(dict.fromkeys(RELOAD_RESULTS, 0), True, wall())
 
     @property
+    def current(self) -> Config:
+        """What was read last and put in force, without what is laid over it."""
+        return self._current
+
+    @property
     def needs_restart(self) -> tuple[str, ...]:
         """What has been read since and is not in force."""
         return needs_restart(self.started_with, self._current)
