@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from lbproxy.control.config import loads
 from lbproxy.core.snapshot import Snapshot, build_snapshot
-from lbproxy.core.spec import Config
+from lbproxy.core.spec import Address, BoundedLoad, Config, HotKeys, KeySource, Pin, Retry, Sticky
 from lbproxy.observe.slabs import Layout
 from lbproxy.supervisor import row_keys
 
@@ -47,6 +50,44 @@ def test_a_proxy_that_turns_out_to_be_elsewhere_prefers_what_is_there() -> None:
     owners = [pool.owner(1) for pool in (before.pools["api"], after.pools["api"])]
     assert [owner.name for owner in owners if owner is not None] == ["b1", "b2"]
     assert after.pools["web"] is before.pools["web"]
+
+
+def in_api(**changes: Any) -> Config:
+    """The configuration with this in the first pool."""
+    first, *others = CONFIG.pools
+    return replace(CONFIG, pools=(replace(first, **changes), *others))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CONFIG, zone="b"),
+        in_api(prefer_local=False),
+        in_api(pins=(Pin("ann", "b2"),)),
+        in_api(sticky=Sticky((KeySource("client_ip"),))),
+        in_api(bounded_load=BoundedLoad(2.0)),
+        in_api(hot_keys=HotKeys("spill")),
+        in_api(panic="serve_all"),
+        in_api(on_move="pin"),
+        in_api(backends=tuple(replace(each, max_in_flight=1) for each in CONFIG.pools[0].backends)),
+    ],
+)
+def test_what_routes_otherwise_has_another_fingerprint(other: Config) -> None:
+    assert snapshot(other, Layout()).fingerprint != snapshot(CONFIG, Layout()).fingerprint
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(CONFIG, drain_timeout=1.0, workers=7),
+        replace(CONFIG, pools=CONFIG.pools[::-1]),
+        in_api(backends=CONFIG.pools[0].backends[::-1]),
+        in_api(backends=tuple(replace(each, address=Address("h", 1)) for each in CONFIG.pools[0].backends)),
+        in_api(retry=Retry(attempts=1)),
+    ],
+)
+def test_what_routes_alike_has_the_same_fingerprint(other: Config) -> None:
+    assert snapshot(other, Layout()).fingerprint == snapshot(CONFIG, Layout()).fingerprint
 
 
 def test_what_is_known_of_hosts_is_bounded_in_entries_and_in_octets() -> None:

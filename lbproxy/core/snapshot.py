@@ -98,8 +98,17 @@ class Snapshot:
 def routing_fingerprint(config: Config, pools: Mapping[str, Pool]) -> str:
     """A hash of what decides routing: equal fingerprints route equally."""
     parts = [f"{route.host}\0{route.path}\0{route.pool}\1" for route in config.routes]
-    parts += [f"{name}\0{pool.ring.fingerprint}\0{pool.spec.sticky!r}\1" for name, pool in sorted(pools.items())]
+    parts += [f"{name}\0{_pool_fingerprint(pool)}\1" for name, pool in sorted(pools.items())]
     return xxh3_64_hexdigest("".join(parts).encode())
+
+
+def _pool_fingerprint(pool: Pool) -> str:
+    """What decides who is asked: which keys live where, who comes first and who next, and when one is full or hot."""
+    spec, home = pool.spec, pool.rings.home
+    backends = sorted([(each.name, each.zone, each.max_in_flight, each.max_connections) for each in spec.backends])
+    pins = sorted(spec.pins, key=lambda pin: (pin.is_prefix, pin.key))
+    rules = (spec.sticky, pins, spec.bounded_load, spec.hot_keys, spec.panic, spec.on_move, backends)
+    return f"{pool.ring.fingerprint}\0{home.fingerprint if home is not None else ''}\0{rules!r}"
 
 
 def snapshot_rings(config: Config, weights: Weights, known: Mapping[str, Rings]) -> Pieces[dict[str, Rings]]:
