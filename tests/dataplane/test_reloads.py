@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.account import OUT, SERVING
 from lbproxy.core.hashing import hash_key
-from lbproxy.core.spec import Ejection, PoolSpec, Route, UpstreamConnections
-from tests.dataplane.harness import PATIENCE_S, Plane, answer, answering, backend, pool_of, reload, request, running
+from lbproxy.core.spec import (
+    Ejection,
+    HeaderPolicy,
+    HotKeys,
+    KeySource,
+    Limits,
+    ListenerTimeouts,
+    Pin,
+    PoolSpec,
+    PoolTimeouts,
+    Queue,
+    Retry,
+    Route,
+    Sticky,
+    UpstreamConnections,
+)
+from tests.dataplane.harness import (
+    PATIENCE_S,
+    Plane,
+    answer,
+    answering,
+    backend,
+    pool_of,
+    read_head,
+    reload,
+    request,
+    running,
+)
 from tests.dataplane.test_tunnel import echo, tunnel
 
 
@@ -144,3 +170,198 @@ async def test_requests_follow_tunnels_that_were_open_before_they_were_to(before
             under(proxy, pool)
             await open_one.end()
             assert proxy.pool.home(h) is None
+
+
+# Every option that decides about a request is asked for with each one, on connections that were there before too.
+
+
+async def says_its_name(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A backend that answers with the head that it got."""
+    while True:
+        head = await read_head(reader)
+        writer.write(answer(head.replace(b"\r\n", b"\n")))
+
+
+class Kept:
+    """A client's connection that outlives reloads."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def ask(self, octets: bytes) -> bytes:
+        """The answer's head, and its body if it says how long that is."""
+        self.writer.write(octets)
+        head = await asyncio.wait_for(read_head(self._reader), PATIENCE_S)
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        return head + await self._reader.readexactly(length)
+
+
+KEYLESS = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"
+SHORT: dict[str, bytes] = {"GET": request(close=False), "POST": request("POST", body=b"xy", close=False)}
+
+
+@pytest.mark.parametrize(
+    ("limits", "octets", "status"),
+    [
+        (Limits(head_bytes=1024, line_bytes=512), request(extra=b"A: %b\r\n" % (b"a" * 400) * 3, close=False), b"431"),
+        (Limits(header_count=2), request(extra=b"A: a\r\n", close=False), b"431"),
+        (Limits(line_bytes=256), request(target=f"/{'a' * 300}", close=False), b"414"),
+        (Limits(body_bytes=1), SHORT["POST"], b"413"),
+    ],
+)
+async def test_limits_of_a_request(limits: Limits, octets: bytes, status: bytes) -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        kept = Kept(*await proxy.connect())
+        assert (await kept.ask(octets))[9:12] == b"200"
+        listener = replace(proxy.config.listeners[0], limits=limits)
+        reload(proxy, replace(proxy.config, listeners=(listener,)))
+        assert (await kept.ask(octets))[9:12] == status
+        kept.writer.close()
+
+
+async def test_the_limit_of_connections_and_the_time_that_one_may_wait() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        first = Kept(*await proxy.connect())
+        await first.ask(SHORT["GET"])
+        listener = replace(
+            proxy.config.listeners[0], limits=Limits(connections=1), timeouts=ListenerTimeouts(keep_alive=0.1)
+        )
+        reload(proxy, replace(proxy.config, listeners=(listener,)))
+        assert await proxy.ask(b"") == b""
+        assert proxy.cell("listener", "l", column=ledger.LISTENER_REFUSED) == 1
+        await first.ask(SHORT["GET"])
+        await proxy.settled(lambda: not proxy.plane.open_connections())
+        first.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "before", "after"),
+    [
+        (HeaderPolicy(x_forwarded="off"), b"X-Forwarded-For: 127.0.0.1\n", None),
+        (HeaderPolicy(x_forwarded="pass"), b"X-Forwarded-For: 127.0.0.1\n", b"X-Forwarded-For: 9.9.9.9\n"),
+        (HeaderPolicy(forwarded=True), None, b"Forwarded: for=127.0.0.1;"),
+        (HeaderPolicy(via="other"), b"Via: 1.1 lbproxy\n", b"Via: 1.1 other\n"),
+        (HeaderPolicy(request_id="off"), b"X-Request-ID: ", None),
+        (HeaderPolicy(traceparent="pass"), b"traceparent: ", None),
+    ],
+)
+async def test_what_is_added_to_a_request(policy: HeaderPolicy, before: bytes | None, after: bytes | None) -> None:
+    async with backend(says_its_name) as b0, running(pool_of(b0.port)) as proxy:
+        kept = Kept(*await proxy.connect())
+        octets = request(extra=b"X-Forwarded-For: 9.9.9.9\r\n", close=False)
+        said = [await kept.ask(octets)]
+        reload(proxy, replace(proxy.config, headers=policy))
+        said.append(await kept.ask(octets))
+        kept.writer.close()
+        for expected, other, got in ((before, after, said[0]), (after, before, said[1])):
+            assert expected is None or expected in got
+            assert other is None or other not in got
+
+
+async def test_who_is_trusted_and_told_of_decisions() -> None:
+    async with backend(says_its_name) as b0, running(pool_of(b0.port)) as proxy:
+        kept = Kept(*await proxy.connect())
+        octets = request(extra=b"X-Forwarded-For: 9.9.9.9\r\n", close=False)
+        said = await kept.ask(octets)
+        assert b"X-LB-Backend" not in said
+        assert b"9.9.9.9" not in said
+        listener = replace(proxy.config.listeners[0], trusted_proxies=("127.0.0.0/8",))
+        reload(proxy, replace(proxy.config, listeners=(listener,), headers=HeaderPolicy(debug=True)))
+        said = await kept.ask(octets)
+        assert b"X-LB-Backend: b0" in said
+        assert b"X-Forwarded-For: 9.9.9.9, 127.0.0.1\n" in said
+        kept.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "octets", "statuses"),
+    [
+        ({"sticky": Sticky(on_missing="reject")}, KEYLESS, (b"200", b"400")),
+        ({"sticky": Sticky((KeySource("cookie", "u"),), "reject")}, SHORT["GET"], (b"200", b"400")),
+        ({"hot_keys": HotKeys(max_in_flight=1)}, SHORT["GET"], (b"200", b"429")),
+        ({"retry": Retry(statuses=(503,))}, request(target="/busy", close=False), (b"503", b"200")),
+        ({"retry": Retry(statuses=(503,), attempts=1)}, request(target="/busy", close=False), (b"503", b"503")),
+        ({"retry": Retry(per_try=0.1)}, request(target="/slow", close=False), (b"504", b"200")),
+        ({"retry": Retry(methods=("POST",))}, request("POST", "/cut", close=False), (b"502", b"200")),
+        (
+            {"retry": Retry(methods=("POST",), budget=0.0, min_budget=0)},
+            request("POST", "/cut", close=False),
+            (b"502",) * 2,
+        ),
+        ({"timeout": PoolTimeouts(first_byte=1.5)}, request(target="/slow", close=False), (b"504", b"200")),
+        ({"pins": (Pin("kim", "b1"),)}, request(target="/busy", close=False), (b"503", b"200")),
+    ],
+)
+async def test_where_a_request_goes_and_how_often(
+    changes: dict[str, Any], octets: bytes, statuses: tuple[bytes, ...]
+) -> None:
+    """The owner of the key answers each path in its own way, and the other backend always well. One request is held."""
+
+    async def owner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            target = (await read_head(reader)).split(b" ", 2)[1]
+            if target == b"/held":
+                await asyncio.Event().wait()
+            elif target == b"/slow":
+                await asyncio.sleep(0.6)
+            elif target == b"/cut":
+                return
+            writer.write(answer(status="503 Busy" if target == b"/busy" else "200 OK"))
+
+    async with backend(owner) as b0, backend(answering(answer())) as b1:
+        pool = replace(pool_of(b0.port, b1.port), timeout=PoolTimeouts(first_byte=0.3))
+        async with running(pool) as proxy:
+            key = proxy.key_of("b0")
+            octets = octets.replace(b"kim", key)
+            if "pins" in changes:
+                changes = {"pins": (Pin(key.decode(), "b1"),)}
+            kept, holder = Kept(*await proxy.connect()), await proxy.connect()
+            said = [(await kept.ask(octets))[9:12]]
+            under(proxy, replace(pool, timeout=PoolTimeouts()))
+            holder[1].write(request(target="/held", key=key, close=False))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            under(proxy, replace(pool, **({"timeout": PoolTimeouts()} | changes)))
+            said.append((await kept.ask(octets))[9:12])
+            assert tuple(said) == statuses
+            kept.writer.close()
+            holder[1].close()
+
+
+@pytest.mark.parametrize("field", ["max_in_flight", "max_connections"])
+async def test_a_lower_limit_of_a_backend_counts_what_it_holds_and_a_higher_one_lets_those_go_who_wait(
+    field: str,
+) -> None:
+    gate = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            if b" /held " in await read_head(reader):
+                await gate.wait()
+            writer.write(answer())
+
+    async with backend(talk) as b0:
+        pool = pool_of(b0.port)
+        narrow = replace(pool, backends=(replace(pool.backends[0], **{field: 1}),))  # type: ignore[arg-type]
+        async with running(pool) as proxy:
+            held = asyncio.create_task(proxy.ask(request(target="/held")))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            under(proxy, replace(narrow, queue=Queue(size=0)))
+            assert (await proxy.ask(request()))[9:12] == b"503"
+            under(proxy, replace(narrow, queue=Queue(timeout=PATIENCE_S)))
+            waits = asyncio.create_task(proxy.ask(request()))
+            await proxy.settled(lambda: bool(proxy.pool.account.waiting))
+            under(proxy, pool)
+            assert (await waits)[9:12] == b"200"
+            gate.set()
+            assert (await held)[9:12] == b"200"
+
+
+async def test_what_is_done_when_nobody_is_eligible() -> None:
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        assert (await proxy.ask(request()))[9:12] == b"503"
+        under(proxy, replace(proxy.pool.spec, panic="serve_all"))
+        assert (await proxy.ask(request()))[9:12] == b"200"
+        under(proxy, replace(proxy.pool.spec, panic="off"))
+        assert (await proxy.ask(request()))[9:12] == b"503"
