@@ -17,6 +17,7 @@ from lbproxy.control.config import decode, examine_text, reads
 from lbproxy.control.events import EventJournal, Events
 from lbproxy.control.foresight import check_tokens, coming_to_rest
 from lbproxy.control.hot_watch import HotWatch
+from lbproxy.control.lookups import Lookups
 from lbproxy.control.overrides import Override, What, override_store
 from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
 from lbproxy.control.probes import Prober
@@ -91,6 +92,7 @@ class Instance(Views):
         self.supervisor.on_sweep = lambda: hot_watch.look(self.supervisor.snapshot.pools)
         self.reloader = Reloader(config, source.load, self._apply, self.journal)
         self._prober = Prober(self.being.note_probe, self.being.is_flipping)
+        self._lookups = Lookups(self.journal)
         self._watcher = Watcher(source, lambda: self.supervisor.config.watch, self._on_file_changed)
         self._watching: asyncio.Task[None] | None = None
 
@@ -98,6 +100,7 @@ class Instance(Views):
         """Check the backends, start the workers; return when all serve. Raises CannotStart."""
         self.being.start()
         self._prober.follow(self.supervisor.config)
+        self._lookups.follow(self.supervisor.config)
         if self.source.is_file:
             self._watching = asyncio.create_task(self._watcher.run())
         await self.supervisor.start()
@@ -119,6 +122,7 @@ class Instance(Views):
         self._orders.stop()
         if self._watching is not None:
             self._watching.cancel()
+        self._lookups.stop()
         await self._prober.close()
 
     def close(self) -> None:
@@ -180,6 +184,7 @@ class Instance(Views):
         self.rings.keep(self.being.pools)
         self._orders.account(before, prepared.mandate.causes)
         self._prober.follow(config)
+        self._lookups.follow(config)
         self._tracing.follow(config)
         if not config.admin.show_keys:
             self.names.clear()
