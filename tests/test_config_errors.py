@@ -387,7 +387,8 @@ YAML = [
     ("listen: [::1]:80", "f:1:9: an IPv6 address in brackets needs quotes"),
     ("a: {b: http://[::1]:80}", "f:1:8: an IPv6 address in brackets needs quotes"),
     ("a:\n  b: 1\n c: 2", "f:3:2: the indentation of this line does not fit the lines above"),
-    ("a: 'b' c", "f:1:8: this follows a value that has already ended"),
+    ("a: 'b' c", "f:1:8: this follows a value that has already ended, or a quote above is not closed"),
+    ('a: "b\nc: {d: "e"}', "f:2:9: this follows a value that has already ended, or a quote above is not closed"),
     ("a:\n b\nc", "f:3:1: this line has no colon behind its key"),
     (
         "a: b: c",

@@ -39,7 +39,10 @@ _RULES: Final = (
         "mapping values are not allowed here",
         "this colon does not belong here: the line is indented too far, or what stands before it needs quotes",
     ),
-    _Rule("expected <block end>, but found '<scalar>'", "this follows a value that has already ended"),
+    _Rule(
+        "expected <block end>, but found '<scalar>'",
+        "this follows a value that has already ended, or a quote above is not closed",
+    ),
     _Rule("expected <block end>, but found '[],}]'", "this closes or separates nothing"),
     _Rule("expected <block end>", "the indentation of this line does not fit the lines above"),
     _Rule("could not find expected ':'", "this line has no colon behind its key", "simple key", at="context"),
