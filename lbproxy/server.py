@@ -16,8 +16,6 @@ import sys
 from functools import partial
 from typing import Any, Final
 
-import uvloop
-
 from lbproxy import __version__
 from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.guard import Guard
@@ -26,6 +24,7 @@ from lbproxy.control.problems import ConfigError
 from lbproxy.control.source import Source
 from lbproxy.control.token import NoToken, read_token
 from lbproxy.core.spec import Address, Config
+from lbproxy.ending import run_to_end
 from lbproxy.exits import BAD, INTERRUPTED, OK
 from lbproxy.instance import Instance
 from lbproxy.notify import Notifier
@@ -223,7 +222,7 @@ def run(path: str) -> int:
         return await serve(Server(config, source))
 
     try:
-        return uvloop.run(main())
+        return run_to_end(main())
     except CannotStart as error:
         print(f"lbproxy: {error}", file=sys.stderr)
         return BAD

@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-import uvloop
-
 from lbproxy.channel import (
     Adopt,
     Channel,
@@ -47,6 +45,7 @@ from lbproxy.core.snapshot import Snapshot, build_snapshot, previous_rings, snap
 from lbproxy.core.spec import Config
 from lbproxy.dataplane.listener import DataPlane
 from lbproxy.ease import at_ease
+from lbproxy.ending import run_to_end
 from lbproxy.memories import map_memory, remember
 from lbproxy.observe.access_log import AccessLog
 from lbproxy.observe.journal import Fields, Journal, Level, LoggingBridge, describe, tell_loop_exception
@@ -319,7 +318,7 @@ def main(arguments: Sequence[str]) -> None:
     slot, channel_fd, *slab_fds = map(int, arguments)
     for descriptor in (channel_fd, *slab_fds):
         os.set_inheritable(descriptor, False)
-    sys.exit(uvloop.run(_run(slot, channel_fd, slab_fds)))
+    sys.exit(run_to_end(_run(slot, channel_fd, slab_fds)))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import uvloop
-
 from lbproxy.control.source import Source
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import Address
@@ -26,6 +24,7 @@ from lbproxy.demo.backends import KEY_HEADER, DemoBackend
 from lbproxy.demo.drama import Drama
 from lbproxy.demo.table import Picture, Screen, picture
 from lbproxy.demo.traffic import HOT_USER, Traffic
+from lbproxy.ending import run_to_end
 from lbproxy.exits import BAD, OK
 from lbproxy.observe.journal import Stderr
 from lbproxy.server import Server
@@ -86,7 +85,7 @@ def run(seconds: float | None, backends: int, port: int | None, is_calm: bool = 
     """Run the demo for so long, or until Ctrl-C; returns the exit code. `port` None: 8080, or a free one. `is_calm`:
     nobody runs hot, and no backend dies."""
     try:
-        return uvloop.run(_main(seconds, backends, port, is_calm))
+        return run_to_end(_main(seconds, backends, port, is_calm))
     except CannotStart as error:
         print(f"lbproxy: {error}", file=sys.stderr)
         return BAD
