@@ -590,10 +590,12 @@ async def test_events_come_as_they_happen_and_from_where_one_left_off(served: Se
         session.get(f"{served.url}/v1/events") as new,
         session.get(f"{served.url}/v1/events?after=1") as old,
         session.get(f"{served.url}/v1/events", headers={"Last-Event-ID": "2"}) as resumed,
+        session.get(f"{served.url}/v1/events", headers={"Last-Event-ID": "500"}) as restarted,
     ):
         assert new.content_type == "text/event-stream"
         kept.add("warning", "backend state", {"pool": "api", "backend": "b1", "state": "down"})
-        for answer, numbers in ((new, [4]), (old, [2, 3, 4]), (resumed, [3, 4])):
+        expected = ((new, [4]), (old, [2, 3, 4]), (resumed, [3, 4]), (restarted, [1, 2, 3, 4]))
+        for answer, numbers in expected:
             for number in numbers:
                 async with asyncio.timeout(10):
                     lines = [(await answer.content.readline()).decode().rstrip() for _ in range(4)]

@@ -37,7 +37,10 @@ async def _events(request: web.Request) -> web.StreamResponse:
     if len(listeners) >= MOST_LISTENERS:
         raise Rejected(503, "too many listen already")
     told = instance.events()
-    last = int(asked[:18]) if asked is not None else int(told[-1]["id"]) if told else 0
+    newest = int(told[-1]["id"]) if told else 0
+    last = newest if asked is None else int(asked[:18])
+    if last > newest:  # it counts what happened before we were started: of us it has heard nothing
+        last = 0
     news = asyncio.Event()
     news.set()
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
