@@ -82,6 +82,7 @@ class Worker:
         self._spans: SpanLog | None = None
         self._names: NameFinder | None = None
         self._drain_timeout_s = 0.0
+        self._allowed_clients = 0  # by the configuration, at the most so far
         self._stopping = asyncio.Event()
         self._channel = Channel(control, loop, self._receive, self._stopping.set)
         self.journal = Journal(self._emit)
@@ -170,6 +171,8 @@ class Worker:
             settle()
         else:
             assert self._log is not None
+            if self._wanted_clients(order.config) > self._allowed_clients:
+                self._most_clients(order.config)
             self._plane.apply(snapshot, order.adopt.states)
             self._plane.log_to(self._log_of(order.config, self._log))
             self._say(Report("adopted", order.adopt.number))
@@ -276,12 +279,16 @@ class Worker:
         usable = max(2, allowed - _OWN_FILES)
         kept = min(usable // 2, _MOST_KEPT)
         most = usable - kept
-        wanted = sum(listener.limits.connections for listener in config.listeners)
+        wanted = self._allowed_clients = self._wanted_clients(config)
         if most < wanted:
             self.journal.warning(
                 "open files are limited", allowed=allowed, clients=most, wanted=wanted + kept + _OWN_FILES
             )
         return most
+
+    @staticmethod
+    def _wanted_clients(config: Config) -> int:
+        return sum(listener.limits.connections for listener in config.listeners)
 
     def _on_failing_backend(self, pool: str, backend: str, reason: str) -> None:
         self._say(Report("failing", fields={"pool": pool, "backend": backend, "error": reason}))

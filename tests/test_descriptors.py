@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import signal
 from pathlib import Path
 
 from tests.running import PATIENCE_S, Backends, Proxy, in_thread, ports
@@ -42,3 +43,24 @@ async def test_whoever_is_accepted_is_served_however_few_files_may_be_open(tmp_p
     assert {answer.split(b" ")[1] for answer in answers if answer} == {b"200"}
     assert 10 <= sum(map(bool, answers)) <= 24
     assert proxy.named("open files are limited")[0]["clients"] == 24
+
+
+async def test_a_reload_that_allows_more_clients_than_files_is_told_of_once(tmp_path: Path) -> None:
+    async with Backends("b1") as backends:
+        listen = {"bind": "127.0.0.1:0", "limits": {"connections": 10}}
+        proxy = Proxy(tmp_path, backends.ports, workers=1, listen=listen)
+        try:
+            proxy.start()
+            assert proxy.process is not None
+            resource.prlimit(proxy.process.pid, resource.RLIMIT_NOFILE, (80, 80))
+            await in_thread(proxy, "serving")
+            assert not proxy.named("open files are limited")
+            listen["limits"] = {"connections": 1000}
+            for reloads, timeout in enumerate(("6s", "7s"), start=1):  # the second changes nothing of it
+                proxy.config["drain"] = {"timeout": timeout}
+                proxy.write_config()
+                proxy.signal(signal.SIGHUP)
+                await in_thread(proxy, "configuration applied", reloads)
+        finally:
+            await asyncio.to_thread(proxy.end)
+    assert [event["clients"] for event in proxy.named("open files are limited")] == [24]
