@@ -220,6 +220,9 @@ class DataPlane:
             pool.tick(plane.now)
             if pool.account.waiting:
                 plane.fill_seats(pool)
+        for pool in plane.snapshot.leaving.values():
+            if pool.account.waiting:  # perhaps for a seat that another worker gives back
+                plane.fill_seats(pool)
         self._count_requests()
 
     def _count_requests(self) -> None:

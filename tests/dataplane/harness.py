@@ -90,6 +90,7 @@ class Plane:
     rows: dict[RowKey, int]
     cells: list[int]
     port: int
+    peer: list[int]
     lines: list[Line] = field(default_factory=list)
 
     @property
@@ -173,8 +174,10 @@ async def running(
     timeouts: ListenerTimeouts | None = None,
     trusted: tuple[str, ...] = (),
     report: Callable[[str, str, str], None] | None = None,
+    has_peer: bool = False,
 ) -> AsyncIterator[Plane]:
-    """A data plane with one listener "l" and these pools."""
+    """A data plane with one listener "l" and these pools. `has_peer`: there is another worker, whose cells a test
+    writes."""
     listener = ListenerSpec(
         "l", Address("127.0.0.1", 0), timeouts or ListenerTimeouts(), limits or Limits(), trusted_proxies=trusted
     )
@@ -186,19 +189,19 @@ async def running(
         tracing=tracing or TracingSpec(),
     )
     rows, size = lay_out(config)
-    cells = [0] * size
+    cells, peer = [0] * size, [0] * size
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.bind(("127.0.0.1", 0))
     sock.listen(512)
     holder: list[Plane] = []
     plane = DataPlane(
         asyncio.get_running_loop(),
-        build_snapshot(config, 1, rows, cells=cells),
+        build_snapshot(config, 1, rows, cells=cells, peers=[peer] if has_peer else []),
         cells,
         lambda exchange: holder[0].keep(exchange),
         report,
     )
-    holder.append(Plane(plane, config, rows, cells, sock.getsockname()[1]))
+    holder.append(Plane(plane, config, rows, cells, sock.getsockname()[1], peer))
     await plane.start({"l": sock})
     try:
         yield holder[0]

@@ -357,6 +357,26 @@ async def test_a_lower_limit_of_a_backend_counts_what_it_holds_and_a_higher_one_
             assert (await held)[9:12] == b"200"
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_who_waits_has_the_seat_that_another_worker_gives_back_though_the_pool_may_be_gone(is_gone: bool) -> None:
+    async with backend(answering(answer())) as b0:
+        pool = pool_of(b0.port)
+        pool = replace(pool, backends=(replace(pool.backends[0], max_in_flight=1),), queue=Queue(timeout=PATIENCE_S))
+        other = replace(pool, name="q")
+        routes = (Route("p", path="/p"), Route("q"))
+        async with running(pool, other, routes=routes, has_peer=True) as proxy:
+            seats = proxy.rows["backend", "p", "b0"] + ledger.BACKEND_IN_FLIGHT
+            proxy.peer[seats] = 1
+            account = proxy.pool.account
+            waits = asyncio.create_task(proxy.ask(request(target="/p")))
+            await proxy.settled(lambda: bool(account.waiting))
+            if is_gone:
+                reload(proxy, replace(proxy.config, pools=(other,), routes=(Route("q"),)))
+            proxy.peer[seats] = 0
+            await proxy.settled(lambda: not account.waiting)
+            assert (await waits)[9:12] == b"200"
+
+
 async def test_what_is_done_when_nobody_is_eligible() -> None:
     async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
         proxy.plane.adopt({"p": {"b0": OUT}})
