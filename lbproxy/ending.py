@@ -39,6 +39,8 @@ def run_to_end(main: Coroutine[Any, Any, int]) -> int:
 
 
 def _leave(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # whether or not anybody reads
+        os._exit(code)

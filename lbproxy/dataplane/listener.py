@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, cast, final
 
+from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import (
     BACKEND_ACTIVE,
@@ -71,6 +72,12 @@ class Listener:
         """Close the connections, each when it has been answered."""
         for connection in list(self.connections):
             connection.drain()
+
+
+def _tell_tunnels(pool: Pool) -> None:
+    """Tell tunnels that something has changed in their pool."""
+    for tunnel in list(pool.account.tunnels):
+        cast(Tunnel, tunnel).follow(pool)
 
 
 @final
@@ -154,8 +161,7 @@ class DataPlane:
                     plane.cells[backend.row + BACKEND_IDLE] = plane.cells[backend.row + BACKEND_ACTIVE] = 0
         self.adopt(states)
         for pool in changed:
-            for tunnel in list(pool.account.tunnels):
-                cast(Tunnel, tunnel).follow(pool)
+            _tell_tunnels(pool)
         plane.cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
 
     def log_to(self, log: Callable[[Finished], None]) -> None:
@@ -204,8 +210,7 @@ class DataPlane:
                 pool.adopt(states[name])
                 plane.fill_seats(pool)
                 if pool.spec.on_move == "close":
-                    for tunnel in list(pool.account.tunnels):
-                        cast(Tunnel, tunnel).follow(pool)
+                    _tell_tunnels(pool)
 
     def _look_after_pools(self) -> None:
         """Expire idle connections, measure keys, and bring up to date what need not be exact to the request."""
