@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 import lbproxy
-from lbproxy import cli, command_line
+from lbproxy import __main__, cli, command_line
 from lbproxy.control.config import loads
 from lbproxy.core.spec import AdminSpec
 from tests.running import Backends, Proxy, get
@@ -60,7 +60,7 @@ def test_the_installed_version_is_the_one_of_the_source_and_of_the_changelog() -
 def test_the_package_is_typed_and_has_its_command() -> None:
     assert (Path(lbproxy.__file__).parent / "py.typed").exists()
     (command,) = importlib.metadata.entry_points(group="console_scripts", name="lbproxy")
-    assert command.load() is cli.main
+    assert command.load() is __main__.main
 
 
 def test_every_dependency_is_imported_by_the_package() -> None:
