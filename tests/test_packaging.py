@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 import lbproxy
-from lbproxy import __main__, cli, command_line
+from lbproxy import __main__, command_line
 from lbproxy.control.config import loads
 from lbproxy.core.spec import AdminSpec
 from tests.running import Backends, Proxy, get
