@@ -187,12 +187,17 @@ def _seconds(text: str) -> float:
         raise Stop(USAGE, f"lbproxy: {bad}{hint}") from None
 
 
+def _check_pool(names: Sequence[str], pool: str | None) -> None:
+    """Raises Stop when a pool was named that is none of these."""
+    if pool is not None and pool not in names:
+        raise Stop(BAD, f"lbproxy: there is no pool {pool}, there is {', '.join(names)}")
+
+
 def _backend_path(pools: Sequence[Mapping[str, Any]], backend: str, pool: str | None) -> str:
     """Where a backend is in the API. Raises Stop."""
     import difflib
 
-    if pool is not None and pool not in [each["name"] for each in pools]:
-        raise Stop(BAD, f"lbproxy: there is no pool {pool}, there is {', '.join(each['name'] for each in pools)}")
+    _check_pool([each["name"] for each in pools], pool)
     found = [
         each["name"]
         for each in pools
@@ -249,9 +254,8 @@ def explain_live(arguments: Namespace, config_path: Callable[[], str | None], ke
     pools = [pool["name"] for pool in admin.ask("GET", "/v1/pools")["pools"]]
     if arguments.pool is None and len(pools) > 1:
         raise Stop(USAGE, f"lbproxy explain: there are several pools, name one with --pool: {', '.join(pools)}")
+    _check_pool(pools, arguments.pool)
     pool = arguments.pool if arguments.pool is not None else pools[0]
-    if pool not in pools:
-        raise Stop(BAD, f"lbproxy: there is no pool {pool}, there is {', '.join(pools)}")
     asked = json.dumps({"key_hex": key.hex()}).encode()  # in the body, which no log keeps
     found = admin.ask("POST", f"/v1/pools/{quote(pool, safe='')}/explain", asked)
     if arguments.json:

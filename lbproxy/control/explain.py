@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from lbproxy.core.forge import build_ring
 from lbproxy.core.hashing import SPACE, hash_key, tokens
+from lbproxy.core.pins import PinTable
 from lbproxy.core.ring import Ring
 from lbproxy.core.spec import BackendSpec, KeySource, Pin, PoolSpec
 
@@ -74,15 +75,8 @@ def explain(pool: PoolSpec, key: bytes, zone: str = "") -> Explanation:
         fingerprint=ring.fingerprint,
         steps=tuple(listed),
         standings=tuple(_standings(ring, backends)),
-        pin=_pin(pool, key),
+        pin=PinTable(pool.pins).find(key),
     )
-
-
-def _pin(pool: PoolSpec, key: bytes) -> Pin | None:
-    """The pin that holds a key, an exact one before the longest prefix."""
-    exact = next((pin for pin in pool.pins if not pin.is_prefix and pin.key.encode() == key), None)
-    prefixes = [pin for pin in pool.pins if pin.is_prefix and key.startswith(pin.key.encode())]
-    return exact or max(prefixes, key=lambda pin: len(pin.key.encode()), default=None)
 
 
 def steps(ring: Ring, position: int, backends: Mapping[str, BackendSpec], version: int) -> Iterator[Step]:

@@ -26,6 +26,7 @@ from lbproxy.core.bound import Bound, exact
 from lbproxy.core.cookies import CookieAffinity
 from lbproxy.core.ledger import BACKEND_IN_FLIGHT, FAILOVER, NO_KEY, OWNER, SPILL_FULL, SPILL_HOT
 from lbproxy.core.pieces import at_once
+from lbproxy.core.pins import PinTable
 from lbproxy.core.retry import RetryPolicy
 from lbproxy.core.ring import Ring
 from lbproxy.core.rings import Rings, rings_in_pieces
@@ -44,7 +45,7 @@ class Pool:
 
     __slots__ = (
         # from the configuration
-        "_at_home", "_by_member", "_home_ring", "_members", "_nearest", "_pins", "_prefixes",
+        "_at_home", "_by_member", "_home_ring", "_members", "_nearest", "_pins",
         "backends", "cookies", "find_key", "first_byte_s", "has_guides", "key_limit", "name", "per_try_s", "retry",
         "ring", "rings", "row", "spec", "spreads",
         # from the control plane
@@ -91,9 +92,7 @@ class Pool:
         # (A list of backends for all tokens would take longer to make than a worker may stand still.)
         self._members: Final = [backends[name] for name in ring.names]
         self.find_key: Final[KeyFinder] = key_finder(spec.sticky)
-        self._pins: Final = {pin.key.encode(): pin for pin in spec.pins if not pin.is_prefix}
-        prefixes = sorted((pin for pin in spec.pins if pin.is_prefix), key=lambda pin: -len(pin.key))
-        self._prefixes: Final = tuple([(pin.key.encode(), pin) for pin in prefixes])
+        self._pins: Final = PinTable(spec.pins)
         self.retry: Final = RetryPolicy(spec.retry)
         cookie = spec.sticky.cookie
         self.cookies: Final = CookieAffinity(cookie, spec.name, list(backends)) if cookie is not None else None
@@ -324,12 +323,7 @@ class Pool:
 
     def pinned(self, key: bytes) -> Pin | None:
         """The pin that holds a key, an exact one before the longest prefix."""
-        pin = self._pins.get(key)
-        if pin is None:
-            for prefix, candidate in self._prefixes:
-                if key.startswith(prefix):
-                    return candidate
-        return pin
+        return self._pins.find(key)
 
     def slots(self, backend: Backend) -> int | None:
         """How many exchanges a backend may hold at present, by the bound and by its own limit; None: any number."""

@@ -50,7 +50,7 @@ class Upstream:
         # for the connection's life
         "_poll", "address", "backend", "is_counted", "opened_at", "plane", "transport",
         # between exchanges
-        "_limits", "_retires_at", "idle_since", "idle_until", "reused",
+        "idle_since", "idle_until", "reused",
         # for one exchange
         "_buffer", "_decoder", "_interim", "_keep_alive", "_last", "_left", "exchange", "is_careful", "mode",
         "read_paused", "unsent", "write_paused",
@@ -63,8 +63,6 @@ class Upstream:
         self.backend: Final = backend
         self.address: Final = backend.address
         self.opened_at: Final = plane.now
-        self._limits: UpstreamConnections | None = None
-        self._retires_at = 0.0
         self.idle_since = 0.0
         self.idle_until = 0.0
         self.reused = False
@@ -216,25 +214,19 @@ class Upstream:
             self.mode = IDLE
             self.reused = True
             self._interim = 0
-            if limits is not self._limits:
-                self._follow(limits)
-            now = self.idle_since = self.plane.now
-            until = now + limits.idle_timeout
-            self.idle_until = until if until < self._retires_at else self._retires_at
+            self.idle_since = self.plane.now
+            self.keep_for(limits)
             if self.read_paused:
                 self.resume_reading()
             backend.idle.append(self)
         else:
             self.close()
 
-    def _follow(self, limits: UpstreamConnections) -> None:
-        self._limits = limits
-        self._retires_at = self.opened_at + limits.max_age
-
     def keep_for(self, limits: UpstreamConnections) -> None:
         """Be idle until these limits end it, and not those under which that began."""
-        self._follow(limits)
-        self.idle_until = min(self.idle_since + limits.idle_timeout, self._retires_at)
+        until = self.idle_since + limits.idle_timeout
+        oldest = self.opened_at + limits.max_age
+        self.idle_until = until if until < oldest else oldest
 
     def close(self) -> None:
         """Be of no more use to anyone."""
