@@ -73,6 +73,7 @@ CASES: dict[str, list[bytes]] = {
     "a body longer": [HEAD + b"Content-Length: 11\r\n\r\n", CHUNKED + b"b\r\n12345678901\r\n0\r\n\r\n"],
     "a head that takes longer": [HEAD],
     "a pause in a body": [HEAD + b"Content-Length: 10\r\n\r\n12345"],
+    "a request that [has passed": [HEAD + b"Via: 1.1 lbproxy\r\n" * 9 + b"\r\n"],
     "no pool for host": [b"GET /p HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n"],
 }
 

@@ -161,3 +161,18 @@ def test_trailers_keep_only_what_may_come_late() -> None:
     disguised = [(b"X_Forwarded_For", b"10.0.0.1"), (b"CONTENT_LENGTH", b"3"), (b"x-sum_2", b"4")]
     assert headers.trailer_lines(disguised) == b"x-sum_2: 4\r\n"
     assert headers.trailer_lines(disguised, frozenset((b"x-sum_2",))) == b""
+    assert headers.trailer_lines(disguised, frozenset((b"x-sum-2",))) == b""
+
+
+@pytest.mark.parametrize(
+    ("via", "hops"),
+    [
+        (b"1.1 lbproxy", 1),
+        (b"1.1 lbproxy, 1.0 LBproxy (version 1),1.1 other, HTTP/1.1\tlbproxy", 3),
+        (b"1.1 lbproxy.example, 1.1 not-lbproxy, 1.1 a (lbproxy), lbproxy, 1.1", 0),
+        (b"", 0),
+        (b" , ,", 0),
+    ],
+)
+def test_a_via_field_names_us_as_often_as_we_passed_the_request_on(via: bytes, hops: int) -> None:
+    assert headers.hops_in_via(via, b"lbproxy") == hops

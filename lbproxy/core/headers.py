@@ -30,10 +30,11 @@ HOP_BY_HOP: Final = frozenset(
 )
 # Fields that Connection must not be able to take away: they carry the message's framing, or are ours to send.
 PROTECTED: Final = frozenset((b"host", b"content-length", b"date", b"x-request-id")) | TRACE_FIELDS
-# Others in which proxies say how a request came to them. They are not written here, and no more to be believed from a
-# stranger than those that are: frameworks make links, schemes and certificates of them.
-X_FORWARDED_BY_OTHERS: Final = frozenset(
-    (b"x-forwarded-by", b"x-forwarded-client-cert", b"x-forwarded-method", b"x-forwarded-path", b"x-forwarded-port",
+# Others in which proxies say how a request came to them, and from where. They are not written here, and no more to be
+# believed from a stranger than those that are: frameworks make addresses, links, schemes and certificates of them.
+FORWARDED_BY_OTHERS: Final = frozenset(
+    (b"client-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-real-ip",
+     b"x-forwarded-by", b"x-forwarded-client-cert", b"x-forwarded-method", b"x-forwarded-path", b"x-forwarded-port",
      b"x-forwarded-prefix", b"x-forwarded-protocol", b"x-forwarded-scheme", b"x-forwarded-server", b"x-forwarded-ssl",
      b"x-forwarded-tls-client-cert", b"x-forwarded-tls-client-cert-info", b"x-forwarded-uri")
 )  # fmt: skip
@@ -46,7 +47,7 @@ NOT_IN_TRAILERS: Final = HOP_BY_HOP | frozenset(
      b"warning", b"pragma", b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range",
      b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"via", b"x-request-id",
      b"traceparent", b"tracestate")
-) | X_FORWARDED_BY_OTHERS  # fmt: skip
+) | FORWARDED_BY_OTHERS  # fmt: skip
 X_FORWARDED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 FORWARDED: Final = frozenset((b"forwarded",))
 FORWARDING: Final = X_FORWARDED | FORWARDED
@@ -164,12 +165,12 @@ class Shape:
 
 class RequestShape(Shape):
     """A request's shape: adds where `Host`, `Expect`, `Upgrade`, the request id, the trace and the forwarding fields
-    stand. `is_simple`: a `traceparent` and a `Content-Length` are all that may make it special. `is_introduced`: there
-    is a `User-Agent` or a `Referer`, which are only logged. `is_large`: it should not outlive its request."""
+    stand. `is_simple`: `traceparent`, `Content-Length` and `Via` are all that may make it special. `is_introduced`:
+    there is a `User-Agent` or a `Referer`, which are only logged. `is_large`: it should not outlive its request."""
 
     __slots__ = (
         "expect", "forwarding", "host", "is_introduced", "is_large", "is_simple", "max_forwards", "request_id",
-        "traceparent", "upgrade",
+        "traceparent", "upgrade", "via",
     )  # fmt: skip
 
     def __init__(self, names: Names, dropped: frozenset[bytes], keeps_traces: bool = False) -> None:
@@ -191,6 +192,7 @@ class RequestShape(Shape):
         self.expect: bool = b"expect" in index
         self.upgrade: bool = b"upgrade" in index
         self.max_forwards: bool = b"max-forwards" in index
+        self.via: bool = b"via" in index
         self.request_id: int = index.get(b"x-request-id", (-1,))[0]
         self.is_introduced: bool = b"user-agent" in index or b"referer" in index
         self.forwarding: bool = any(name in index for name in FORWARDING)
@@ -198,7 +200,7 @@ class RequestShape(Shape):
         self.traceparent: int = index[b"traceparent"][0] if keeps_traces and traceparents == 1 else -1
         is_odd = self.expect or self.upgrade or self.max_forwards or self.request_id >= 0 or self.forwarding
         self.is_simple: bool = not is_odd and self.transfer_encoding < 0
-        self.special = self.special or is_odd or self.traceparent >= 0
+        self.special = self.special or is_odd or self.traceparent >= 0 or self.via
 
 
 class RequestShapes:
@@ -375,11 +377,23 @@ def forwarded_element(client: str, host: bytes, scheme: bytes) -> bytes:
     return b'for=%b;host="%b";proto=%b' % (node, host, scheme) if host else b"for=%b;proto=%b" % (node, scheme)
 
 
+def hops_in_via(via: bytes, name: bytes) -> int:
+    """How often a Via field says that the request was received by `name`, which is in lower case (RFC 9110 7.6.3)."""
+    hops = 0
+    for element in via.lower().split(b","):
+        words = element.split(None, 2)
+        if len(words) > 1 and words[1] == name:
+            hops += 1
+    return hops
+
+
 def trailer_lines(fields: list[tuple[bytes, bytes]], named: frozenset[bytes] = frozenset()) -> bytes:
-    """The trailer fields that may be forwarded, as lines; not those that the head's Connection has `named`."""
+    """The trailer fields that may be forwarded, as lines; not those that the head's Connection, or we, have `named`, in
+    lower case and with hyphens or as they are."""
     lines = []
     for name, value in fields:
         lower = name.lower()
-        if lower not in named and lower.replace(b"_", b"-") not in NOT_IN_TRAILERS:
+        plain = lower.replace(b"_", b"-")
+        if lower not in named and plain not in named and plain not in NOT_IN_TRAILERS:
             lines.append(b"%b: %b\r\n" % (name, value))
     return b"".join(lines)

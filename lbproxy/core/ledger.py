@@ -50,6 +50,7 @@ REJECTIONS: Final = (
     "key_limit",
     "pin_down",
     "no_resources",
+    "loop",
 )
 # Why another backend than the owner served.
 SPILL_REASONS: Final = ("hot", "full", "failover", "pinned")

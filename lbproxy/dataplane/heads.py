@@ -23,6 +23,7 @@ from lbproxy.core.headers import (
     connection_of,
     content_length,
     forwarded_element,
+    hops_in_via,
     is_chunked,
     is_request_id,
     is_valid_target,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from lbproxy.dataplane.downstream import Downstream
 
 _HOSTS_LIMIT: Final = 4096
+# How often a request may have passed a proxy of our name, before it is said to go round in a circle. Proxies may well
+# stand one behind the other under the same name, and then it is nobody's name alone; but not so many.
+_MOST_HOPS: Final = 8
 _EXPECT: Final = frozenset((b"expect",))
 _REQUEST_ID: Final = frozenset((b"x-request-id",))
 _MAX_FORWARDS: Final = frozenset((b"max-forwards",))
@@ -109,6 +113,8 @@ def take_head(downstream: Downstream, head: bytes, is_parsed: bool) -> None:
     connection = connection_of(shape, values) if shape.connection else NO_CONNECTION
     exchange.keep_alive = not connection.close and (minor == 1 or connection.keep_alive)
     if shape.special or absolute or not host or connection.named:
+        if shape.via:
+            _look_for_loop(shape.joined(b"via", values), plane.via_name)
         traceparent = values[shape.traceparent] if shape.traceparent >= 0 else None
         is_odd = absolute or not host or connection.named or not shape.is_simple
         if is_odd or (traceparent is not None and not is_traceparent(traceparent)):
@@ -136,6 +142,12 @@ def take_head(downstream: Downstream, head: bytes, is_parsed: bool) -> None:
     )
     if plane.adds_forwarded:
         _append_forwarded(downstream, host)
+
+
+def _look_for_loop(via: bytes, name: bytes) -> None:
+    """Raises `BadMessage` if the request has been here too often."""
+    if name and len(via) > _MOST_HOPS * len(name) and hops_in_via(via, name) > _MOST_HOPS:
+        raise BadMessage(508, "loop", f"Via names this proxy more than {_MOST_HOPS} times")
 
 
 def _client(downstream: Downstream, shape: RequestShape, values: Values) -> str:
@@ -255,7 +267,9 @@ def _body_lines(downstream: Downstream, shape: RequestShape, values: Values, min
         if not is_chunked(values[shape.transfer_encoding]):
             raise BadMessage(501, "unsupported", "transfer coding")
         exchange.is_chunked = True
-        exchange.request_named = connection_of(shape, values).named
+        # Nor do trailers say once more what requests are routed by (RFC 9110 6.5.1): a backend may take them for the
+        # head's.
+        exchange.request_named = downstream.plane.key_fields | connection_of(shape, values).named
         exchange.down = states.BODY
         downstream.decoder = ChunkedDecoder(is_request=True)
         return CHUNKED_LINE

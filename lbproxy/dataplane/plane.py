@@ -15,9 +15,9 @@ from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.headers import (
     FORWARDED,
+    FORWARDED_BY_OTHERS,
     FORWARDING,
     X_FORWARDED,
-    X_FORWARDED_BY_OTHERS,
     RequestShapes,
     ResponseShapes,
 )
@@ -55,6 +55,7 @@ class Plane:
         "host_names",
         "ids",
         "is_over",
+        "key_fields",
         "loop",
         "log",
         "most_clients",
@@ -70,6 +71,7 @@ class Plane:
         "trusted_shapes",
         "untrusted_shapes",
         "via_lines",
+        "via_name",
     )
 
     def __init__(
@@ -110,7 +112,7 @@ class Plane:
         """Read this snapshot from now on."""
         self.turn.count()
         policy = snapshot.headers
-        untrusted = FORWARDED if policy.x_forwarded == "pass" else FORWARDING | X_FORWARDED_BY_OTHERS
+        untrusted = FORWARDED if policy.x_forwarded == "pass" else FORWARDING | FORWARDED_BY_OTHERS
         trusted = X_FORWARDED if policy.x_forwarded == "off" else frozenset()
         made = frozenset((b"x-request-id",)) if policy.request_id == "make" else frozenset()
         keeps_traces = policy.traceparent == "make"
@@ -120,7 +122,17 @@ class Plane:
         self.untrusted_shapes = RequestShapes(untrusted | made, keeps_traces)
         self.trusted_shapes = RequestShapes(trusted | made, keeps_traces)
         self.response_shapes = ResponseShapes()
+        # The fields that requests are routed by, in lower case and with hyphens.
+        self.key_fields = frozenset(
+            [
+                source.name.lower().replace("_", "-").encode()
+                for pool in snapshot.pools.values()
+                for source in pool.spec.sticky.keys
+                if source.kind == "header"
+            ]
+        )
         via = policy.via.encode()
+        self.via_name = via.lower()
         # The Via line for a request received as HTTP/1.0 and as HTTP/1.1 (RFC 9110 7.6.3).
         self.via_lines = (b"Via: 1.0 %b\r\n" % via, b"Via: 1.1 %b\r\n" % via) if via else (b"", b"")
 

@@ -161,7 +161,8 @@ def try_elsewhere(exchange: Exchange, status: int, is_complete: bool) -> bool:
     """Take note of an answer that is an error, of which nothing has been passed on; `is_complete`: all of it has come.
     True when another backend is asked instead."""
     pool, backend = exchange.attempting()
-    if status >= 500:  # a lower one speaks against the request
+    # A lower one speaks against the request, and so does a loop: anyone can write a Via field that looks like one.
+    if status >= 500 and status != 508:
         exchange.plane.note_failure(pool, backend, "status")
     if status not in pool.spec.retry.statuses:
         return False

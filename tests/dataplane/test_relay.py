@@ -20,9 +20,11 @@ from lbproxy.core.spec import (
     Ejection,
     HeaderPolicy,
     HotKeys,
+    KeySource,
     Limits,
     ListenerTimeouts,
     Pin,
+    PoolSpec,
     PoolTimeouts,
     Queue,
     Retry,
@@ -193,6 +195,70 @@ async def test_chunked_bodies_and_trailers_are_made_anew_both_ways() -> None:
         assert got.endswith(b"5\r\nabcde\r\n0\r\nX-Sum: 5\r\n\r\n")
         assert proxy.lines[0].request_bytes == 4
         assert proxy.lines[0].response_bytes == 5
+
+
+@pytest.mark.parametrize("is_in_pieces", [False, True])
+@pytest.mark.parametrize("named", [b"", b"Connection: X-Hop\r\n"])
+async def test_what_requests_are_routed_by_is_not_said_again_in_trailers(is_in_pieces: bool, named: bytes) -> None:
+    """RFC 9110 6.5.1: a backend that merges trailers with the head would take the request for somebody else's."""
+    other = PoolSpec("q", pool_of(1).backends, sticky=Sticky((KeySource("header", "X_Tenant"),)))
+    trailers = b"X-User-ID: bob\r\nx_user_id: bob\r\nX-Tenant: bob\r\nX-Request-ID: bob\r\nX-Sum: 5\r\n\r\n"
+    head = request("POST", "/", b"X-User-ID: ann\r\nTransfer-Encoding: chunked\r\n" + named)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"X-Sum: 5\r\n\r\n")
+        writer.write(answer())
+        await writer.drain()
+
+    routes = (Route("p"), Route("q", path="/q"))
+    async with backend(talk) as b0, running(pool_of(b0.port), other, routes=routes) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(head + b"2\r\nhi\r\n0\r\n")
+        if is_in_pieces:
+            await proxy.settled(lambda: b"hi" in b0.octets)
+        writer.write(trailers)
+        assert parts(await asyncio.wait_for(reader.read(), PATIENCE_S))[0] == 200
+        assert b0.octets.endswith(b"0\r\nX-Sum: 5\r\n\r\n")
+        assert b0.octets.count(b"bob") == 0
+        writer.close()
+
+
+@pytest.mark.parametrize("via", ["lbproxy", "edge-1", ""])
+async def test_a_request_that_goes_round_in_a_circle_is_refused(via: str) -> None:
+    """RFC 9110 7.6.3. Several of us may stand one behind the other under one name, but not that many."""
+    said = (via or "lbproxy").encode()
+    chain = b"Via: 1.1 a, 1.1 %b\r\n" % said
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port), headers=HeaderPolicy(via=via)) as proxy:
+        assert parts(await proxy.ask(request(extra=chain * 8)))[0] == 200
+        status, _, _ = parts(await proxy.ask(request(extra=chain * 9)))
+        assert status == (508 if via else 200)
+        assert proxy.cell("worker", column=ledger.WORKER_REJECTED + ledger.REJECTIONS.index("loop")) == bool(via)
+        assert proxy.lines[-1].reason == ("loop" if via else "")
+        assert parts(await proxy.ask(request(extra=b"Via: 1.1 other\r\n" * 30)))[0] == 200
+
+
+async def test_who_is_its_own_backend_is_found_out() -> None:
+    async with running(pool_of(1)) as proxy:
+        pool = replace(pool_of(proxy.port), ejection=Ejection(consecutive_errors=1))
+        reload(proxy, replace(proxy.config, pools=(pool,)))
+        assert parts(await proxy.ask(request()))[0] == 508
+        assert len(proxy.lines) == 10
+
+
+async def test_a_loop_that_is_refused_speaks_against_no_backend() -> None:
+    """Or whoever may write a Via field could have backends ejected that are such proxies themselves."""
+    told: list[str] = []
+    pool_spec = replace(pool_of(1), ejection=Ejection(consecutive_errors=1))
+    for status, blamed in ((b"508 Loop Detected", []), (b"500 Oops", ["b0"])):
+        async with (
+            backend(answering(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)) as b0,
+            running(
+                replace(pool_spec, backends=pool_of(b0.port).backends),
+                report=lambda pool, name, reason: told.append(name),
+            ) as proxy,
+        ):
+            await proxy.ask(request())
+            assert told == blamed
 
 
 async def test_expect_100_continue_and_other_interim_answers_pass() -> None:
@@ -581,6 +647,21 @@ async def test_what_strangers_say_in_other_forwarding_fields_does_not_count_eith
         assert (extra in b0.octets) == (disguised in b0.octets) == is_believed
         assert (b": 6\r\n" in b0.octets) == (b": 7\r\n" in b0.octets) == is_believed
         assert whose in b0.octets
+
+
+@pytest.mark.parametrize("x_forwarded", ["append", "off", "pass"])
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_a_stranger_does_not_say_what_its_address_is(
+    x_forwarded: Literal["append", "off", "pass"], is_trusted: bool
+) -> None:
+    """Many an application believes the first of these that is there."""
+    names = (b"X-Real-IP", b"x-client-ip", b"X-Cluster-Client-IP", b"Client-IP", b"X_Real_Ip")
+    extra = b"".join(b"%b: 6.6.6.6\r\n" % name for name in names)
+    async with backend(answering(answer())) as b0, forwarding(b0.port, x_forwarded, is_trusted) as proxy:
+        chunked = request("POST", "/", extra + b"Transfer-Encoding: chunked\r\n") + b"0\r\nX-Real-IP: 7.7.7.7\r\n\r\n"
+        assert parts(await proxy.ask(chunked))[0] == 200
+        assert (extra in b0.octets) == (b"6.6.6.6" in b0.octets) == (is_trusted or x_forwarded == "pass")
+        assert b"7.7.7.7" not in b0.octets
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
