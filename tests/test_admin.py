@@ -14,10 +14,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbproxy.control.admin import app, feed
 from lbproxy.control.admin.app import AdminServer, build_app
+from lbproxy.control.admin.connection import Connection
 from lbproxy.control.admin.documents import pools_document, workers_document
 from lbproxy.control.admin.guard import Guard, is_own_host
 from lbproxy.control.admin.openapi import description
@@ -410,6 +412,44 @@ async def test_over_tcp_writing_takes_the_token(served: Served, method: str, pat
 async def test_over_the_unix_socket_it_takes_none(served: Served, method: str, path: str, body: object) -> None:
     assert (await served.write(method, path, body, None, is_tcp=False))[0] in (200, 202)
     assert len(served.instance.asked) == 1
+
+
+class _ShortLived(asyncio.Transport):
+    """A client's TCP connection that somebody takes away."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("peername", "sockname") else default
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+async def test_who_is_gone_when_it_is_judged_gains_no_rights_by_that(served: Served) -> None:
+    """A connection may be lost at any turn of the event loop between a request's last octet and its handler."""
+    runner = web.AppRunner(served.app, handle_signals=False)
+    await runner.setup()
+    assert runner.server is not None
+    for lost_after in range(1, 6):
+        connection = Connection(runner.server, loop=asyncio.get_running_loop())
+        connection.connection_made(_ShortLived())
+        await asyncio.sleep(0)
+        connection.data_received(b"POST /v1/drain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+        for turn in range(20):
+            if turn == lost_after:
+                connection.connection_lost(None)
+            await asyncio.sleep(0)
+        assert served.instance.asked == [], lost_after
+    assert any(event == "admin requests refused" for _, event, _ in served.events)
+    await runner.cleanup()
 
 
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)

@@ -28,10 +28,11 @@ _NOT_OVER_TCP: Final = (
 )
 
 
-def is_tcp(request: web.Request) -> bool:
-    """Whether the request came over TCP and not over the Unix socket."""
+def is_local(request: web.Request) -> bool:
+    """Whether the request came over the Unix socket. Of a connection that has been lost nobody knows any more, and what
+    came over TCP must not gain by that."""
     own = request.transport.get_extra_info("sockname") if request.transport is not None else None
-    return isinstance(own, tuple)
+    return isinstance(own, str | bytes)
 
 
 def is_own_host(value: str, names: Collection[str]) -> bool:
@@ -55,7 +56,7 @@ class Guard:
 
     def check_host(self, request: web.Request) -> None:
         """Raises Rejected for a Host that is not ours."""
-        if is_tcp(request) and not is_own_host(request.headers.get("Host", ""), self._hosts):
+        if not is_local(request) and not is_own_host(request.headers.get("Host", ""), self._hosts):
             raise Rejected(421, "the Host field names another machine")
 
     def check_origin(self, request: web.Request) -> None:
@@ -69,7 +70,7 @@ class Guard:
     def check_write(self, request: web.Request) -> None:
         """Raises Rejected unless this request may change something."""
         self.check_origin(request)
-        if not is_tcp(request):
+        if is_local(request):
             return
         if not self._token_file:
             raise Rejected(403, _NOT_OVER_TCP)
