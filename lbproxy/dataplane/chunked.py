@@ -65,13 +65,19 @@ class ChunkedDecoder:
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
         """Feed octets of the body. Returns the payload in them, and how many octets were used if the body has ended
-        (the rest belongs to what follows) or -1 if it has not. Raises `BadMessage`."""
+        (the rest belongs to what follows) or -1 if it has not. Raises `BadMessage`; the payload before what is wrong is
+        then in `salvaged`."""
         held = len(self._held)
         if held:
             data = self._held + data
             self._held = b""
         body, used = self._feed(data)
         return body, used - held if used >= 0 else -1
+
+    @property
+    def salvaged(self) -> list[bytes]:
+        """The payload in the octets that were fed last, as far as they were understood."""
+        return self._sink.body
 
     def _feed(self, data: bytes) -> tuple[list[bytes], int]:
         start = 0

@@ -377,17 +377,20 @@ class Upstream:
     def _read_chunks(self, data: bytes) -> None:
         exchange = cast("Exchange", self.exchange)
         decoder = cast(ChunkedDecoder, self._decoder)
+        is_good = True
         try:
             body, used = decoder.feed(data)
         except BadMessage:
-            exchange.attempt_failed(PROTOCOL)
-            return
+            body, used = decoder.salvaged, -1  # the client is to have what came before
+            is_good = False
         if body:
             exchange.response_data(body[0] if len(body) == 1 else b"".join(body))
         if used >= 0 and self.exchange is exchange:
             self._buffer = data[used:]
             self._decoder = None
             exchange.response_trailers(decoder.trailers)
+        elif not is_good and self.exchange is exchange:
+            exchange.attempt_failed(PROTOCOL)
 
     @property
     def has_received(self) -> bool:

@@ -395,6 +395,30 @@ async def test_a_client_that_stops_sending_still_gets_its_answer() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("size", [b"5", b"5 ; a"])
+@pytest.mark.parametrize("bad", [b"x\r\n", b"5\r\nhelloXX", b"5;\x00", b"0\r\nA\r\n"])
+@pytest.mark.parametrize("minor", [0, 1])
+async def test_what_came_before_a_bad_chunk_is_passed_on(size: bytes, bad: bytes, minor: int) -> None:
+    """All in one read. The client has what there is, and sees that it is cut."""
+    response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%b\r\ngood!\r\n%b" % (size, bad)
+    hello = b"hello" if b"hello" in bad else b""
+    async with backend(answering(response)) as b0, running(pool_of(b0.port)) as proxy:
+        reader, writer = await proxy.connect()
+        writer.write(b"GET / HTTP/1.%d\r\nHost: a\r\n\r\n" % minor)
+        got = b""
+        try:
+            while piece := await asyncio.wait_for(reader.read(65536), PATIENCE_S):
+                got += piece
+        except ConnectionResetError:
+            assert not minor
+        writer.close()
+        body = parts(got)[2]
+        assert body == (b"%x\r\ngood!%b\r\n" % (5 + len(hello), hello) if minor else b"good!" + hello)
+        await proxy.settled(lambda: len(proxy.lines) == 1)
+        assert (proxy.lines[0].reason, proxy.lines[0].response_bytes) == ("protocol", 5 + len(hello))
+        assert proxy.backend_cell("b0", ledger.BACKEND_ERRORS + ledger.PROTOCOL) == 1
+
+
 async def test_a_body_cut_short_is_shown_as_cut() -> None:
     for response, expected_end in (
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", b"only this"),
