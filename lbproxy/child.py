@@ -44,7 +44,7 @@ class Child:
             raise OSError(errno.EAGAIN, str(error)) from error
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Raises ProcessLookupError when it is gone already."""
+        """Send it a signal, unless it has ended."""
         self._process.send_signal(number)
 
     async def wait(self) -> int:

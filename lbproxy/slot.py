@@ -1,7 +1,8 @@
 """One worker slot: the process that is in it now, and the rule that there always is one.
 
 A worker that ends without having been told to is replaced at once. Only when one dies again and again soon after its
-start does the next one wait, longer each time, so that a worker that cannot live does not eat the machine.
+start, or before it was ready, does the next one wait, longer each time, so that a worker that cannot live does
+not eat the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lbproxy.observe.journal import Fields, Journal, describe, level_of
 
 Package = tuple[Order, Sequence[int]]  # an order and the descriptors that go with it
 
-EARLY_S: Final = 2.0  # a worker that dies within this time of its start died early
+EARLY_S: Final = 2.0  # a worker that dies within this time of its start, or before it was ready, died early
 START_TIMEOUT_S: Final = 60.0
 # At so many looks in a row, one a second, a worker's event loop has not turned: it hangs.
 HANGS_AFTER: Final = 10
@@ -94,6 +95,8 @@ class Slot:
         self._heard = heard
         self._ended = ended
         self._restarts = 0
+        # Why the present worker is killed, when that is our own decision; one of `facts.RESTART_REASONS`.
+        self._killed_as = ""
         self._ticks = -1
         self._still = 0
         self._since = 0.0
@@ -144,6 +147,7 @@ class Slot:
         self._still += 1
         if self._still == HANGS_AFTER:
             self._journal.error("worker hangs", worker=self.index, pid=self.status().pid)
+            self._killed_as = "hung"
             self._signal(signal.SIGKILL)
 
     async def wait_stopped(self) -> None:
@@ -153,19 +157,17 @@ class Slot:
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
-        try:
-            self._process.send_signal(number)
-        except ProcessLookupError:
-            pass
+        self._process.send_signal(number)
 
     async def _live(self) -> None:
         while not self._stop.is_set():
             started = time.monotonic()
-            reason = await self._one_life()
+            reason, was_ready = await self._one_life()
             if self._stop.is_set():
                 break
             self._restarts += 1
-            self.early_deaths = self.early_deaths + 1 if time.monotonic() - started < EARLY_S else 0
+            is_early = not was_ready or time.monotonic() - started < EARLY_S
+            self.early_deaths = self.early_deaths + 1 if is_early else 0
             self._ended(self, reason)
             await self._rest(restart_delay_s(self.early_deaths))
 
@@ -176,14 +178,14 @@ class Slot:
         except TimeoutError:
             pass
 
-    async def _one_life(self) -> str:
-        """Start a worker and wait for its end; returns why it ended."""
+    async def _one_life(self) -> tuple[str, bool]:
+        """Start a worker and wait for its end; returns why it ended, and whether it was ever ready."""
         try:
             process = self._spawn()
         except OSError as error:
             self.last_words = f"cannot start a process: {error.strerror}"
             self._journal.error("worker not started", worker=self.index, error=describe(error))
-            return "start_failed"
+            return "start_failed", False
         guard = asyncio.get_running_loop().call_later(START_TIMEOUT_S, self._give_up_starting)
         code = await process.wait()
         guard.cancel()
@@ -192,13 +194,14 @@ class Slot:
             self._channel.finish()
         self._process = self._channel = None
         self.generation = self.adopted = 0
-        reason = "hung" if self._still >= HANGS_AFTER else ending(code, was_ready)
+        reason = self._killed_as or ending(code, was_ready)
+        self._killed_as = ""
         self._still = 0
         if not self._stop.is_set():
             self.last_words = self.last_words or f"it ended with {_exit_text(code)}"
             self._journal.warning("worker ended", worker=self.index, pid=process.pid, end=_exit_text(code))
         self._become("down")
-        return reason
+        return reason, was_ready
 
     def _spawn(self) -> Child:
         loop = asyncio.get_running_loop()
@@ -256,6 +259,7 @@ class Slot:
     def _give_up_starting(self) -> None:
         if self.state == "starting" and self._process is not None:
             self.last_words = f"it was not ready within {START_TIMEOUT_S:.0f} s"
+            self._killed_as = "start_failed"
             self._signal(signal.SIGKILL)
 
     def _become(self, state: WorkerState) -> None:

@@ -125,6 +125,23 @@ async def test_a_worker_that_never_gets_ready_is_killed(tmp_path: Path, monkeypa
     async with held() as made:
         with pytest.raises(CannotStart, match="not ready within"):
             await made.supervisor.start()
+        assert made.supervisor.restarts == {"start_failed": 3}
+
+
+@on_uvloop
+async def test_a_start_that_fails_slowly_has_failed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nsleep 0.05\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(slot_module, "EARLY_S", 0.01)
+    monkeypatch.setattr(sys, "executable", str(program))
+    async with held() as made:
+        with pytest.raises(CannotStart, match="exit code 3"):
+            async with asyncio.timeout(PATIENCE_S):
+                await made.supervisor.start()
+        assert made.supervisor.restarts == {"start_failed": 3}
 
 
 @on_uvloop
