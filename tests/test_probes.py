@@ -252,3 +252,20 @@ async def test_following_a_new_configuration_leaves_what_did_not_change_alone() 
         results.prober.follow(config(target, "b2", health=replace(health, kind="none")))
         await results.prober.close()
         assert results.count("b1") == 1
+
+
+async def test_what_goes_wrong_with_a_result_does_not_end_the_checks() -> None:
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+
+    def fail(pool: str, backend: str, result: str, why: str) -> None:
+        raise ZeroDivisionError
+
+    prober = Prober(fail, lambda pool, backend: False)
+    async with Backend(answer()).running() as target:
+        prober.follow(config(target, "b1", health=replace(HTTP, interval=0.01)))
+        async with asyncio.timeout(5):
+            while len(errors) < 3:  # noqa: ASYNC110  # an error that nobody caught has no event
+                await asyncio.sleep(0.001)
+        await prober.close()
+    assert {type(each) for each in errors} == {ZeroDivisionError}

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from lbproxy.control import wellbeing as wellbeing_module
 from lbproxy.control.config import loads
 from lbproxy.control.overrides import Override
 from lbproxy.control.pool_state import PoolState
@@ -361,3 +362,22 @@ async def test_a_plan_that_fails_is_told_and_stops_nothing(monkeypatch: pytest.M
                 await asyncio.sleep(0)
     finally:
         clocked.being.stop()
+
+
+async def test_what_goes_wrong_as_time_passes_does_not_stop_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wellbeing_module, "LOOK_S", 0.01)
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+    clocked = Clocked()
+    clocked.all_up()
+    monkeypatch.setattr(clocked.being, "_clock", time.monotonic)
+    monkeypatch.setattr(PoolState, "advance", lambda state, now, cause: 1 // 0)
+    clocked.being.pools["api"].due = 0.0
+    clocked.being.start()
+    try:
+        async with asyncio.timeout(5):
+            while len(errors) < 3:  # noqa: ASYNC110  # an error that nobody caught has no event
+                await asyncio.sleep(0.001)
+    finally:
+        clocked.being.stop()
+    assert {type(each) for each in errors} == {ZeroDivisionError}

@@ -109,7 +109,11 @@ class Prober:
             started = time.monotonic()
             async with self._at_once:
                 outcome = await check(target, self._session)
-            self._observe(target.pool, target.backend, outcome.result, outcome.why)
+            try:
+                self._observe(target.pool, target.backend, outcome.result, outcome.why)
+            except Exception as error:  # a bug in what follows from it, and no reason to check no more
+                told = {"message": "what follows from a check failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(told)
             pause_s = self._interval_s(target) * self._chance.uniform(1 - JITTER, 1 + JITTER)
             await asyncio.sleep(max(0.0, started + pause_s - time.monotonic()))
 

@@ -306,15 +306,19 @@ class Wellbeing:
             return
         if self._planning is None and self._without_plan() is not None:
             self._planning = self._loop.create_task(self._plan())
-        if self._timer is not None:
-            self._timer.cancel()
         now = self._clock()
         dues = [state.due for state in self.pools.values() if state.due is not None]
         expiry = self.overrides.next_expiry()
         if expiry is not None:
             dues.append(now + expiry - self._wall())
         due = min([self._looked_at + LOOK_S, *dues])
-        self._timer = self._loop.call_later(max(0.0, due - now), self._on_time)
+        self._set_timer(max(0.0, due - now))
+
+    def _set_timer(self, delay_s: float) -> None:
+        assert self._loop is not None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, self._on_time)
 
     def _without_plan(self) -> PoolState | None:
         """A pool whose next step takes long to work out."""
@@ -332,8 +336,14 @@ class Wellbeing:
             self._planning = None
 
     def _on_time(self) -> None:
+        try:
+            self._let_time_pass()
+        except Exception:  # a bug; without a timer no ejection would ever end, and what is due stays due
+            self._set_timer(LOOK_S)
+            raise
+
+    def _let_time_pass(self) -> None:
         now = self._clock()
-        self._timer = None
         self._expire()
         self.turn([name for name, state in self.pools.items() if state.due is not None and state.due <= now])
         if now - self._looked_at >= LOOK_S:
