@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -118,10 +120,38 @@ GOOD = {
 def test_what_is_no_store_is_said_and_not_guessed_at(tmp_path: Path, content: str) -> None:
     path = tmp_path / "overrides.json"
     path.write_text(content)
-    with pytest.raises(StoreBroken, match="does not hold overrides"):
+    with pytest.raises(StoreBroken, match=f"does not hold overrides: .*; it is {path}.broken now"):
         override_store(str(path)).load()
     path.write_text(json.dumps({"overrides": [GOOD]}))
     assert len(override_store(str(path)).load()) == 1
+    assert (tmp_path / "overrides.json.broken").read_text() == content
+
+
+def test_what_stands_in_the_way_of_a_new_file_is_not_followed(tmp_path: Path) -> None:
+    path, passing, other = tmp_path / "overrides.json", tmp_path / "overrides.json.new", tmp_path / "other"
+    other.write_text("of somebody else")
+    passing.symlink_to(other)
+    override_store(str(path)).save([])
+    assert other.read_text() == "of somebody else"
+    passing.write_text("of a process that was killed")
+    passing.chmod(0o666)
+    override_store(str(path)).save([])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert override_store(str(path)).load() == []
+
+
+def test_what_cannot_be_written_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = override_store(str(tmp_path / "overrides.json"))
+    store.save([made("b1", "drain")])
+
+    def fill_the_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fill_the_disk)
+    with pytest.raises(StoreBroken, match="No space left"):
+        store.save([])
+    assert store.load() == [made("b1", "drain")]
+    assert [path.name for path in tmp_path.iterdir()] == ["overrides.json"]
 
 
 def test_a_place_that_cannot_be_used_is_said(tmp_path: Path) -> None:

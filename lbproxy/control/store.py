@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
@@ -32,7 +33,8 @@ class Store(Generic[T]):
         self._read = read
 
     def load(self) -> list[T]:
-        """What was kept; nothing when there is no file. Raises StoreBroken."""
+        """What was kept; nothing when there is no file. Raises StoreBroken; content that is none of ours stays beside
+        it for somebody to look at, and does not go with the next `save`."""
         try:
             with open(self.path, "rb") as file:
                 return [self._read(fields) for fields in json.load(file)[self.what]]
@@ -41,16 +43,40 @@ class Store(Generic[T]):
         except OSError as error:
             raise StoreBroken(f"cannot read {self.path}: {error.strerror}") from None
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise StoreBroken(f"{self.path} does not hold {self.what}: {type(error).__name__}: {error}") from None
+            why = f"{self.path} does not hold {self.what}: {type(error).__name__}: {error}"
+            raise StoreBroken(f"{why}; {self._set_aside()}") from None
+
+    def _set_aside(self) -> str:
+        aside = f"{self.path}.broken"
+        try:
+            os.replace(self.path, aside)
+        except OSError as error:
+            return f"it cannot be moved to {aside}: {error.strerror}"
+        return f"it is {aside} now"
 
     def save(self, decisions: Iterable[T]) -> None:
         """Keep these instead. Raises StoreBroken."""
         content = {self.what: [asdict(decision) for decision in decisions]}
-        passing = f"{self.path}.new"
         try:
-            descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _OWNER_ONLY)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(json.dumps(content, indent=1) + "\n")
-            os.replace(passing, self.path)
+            self._replace(f"{json.dumps(content, indent=1)}\n")
         except OSError as error:
             raise StoreBroken(f"cannot write {self.path}: {error.strerror}") from None
+
+    def _replace(self, text: str) -> None:
+        """Have the file hold this, or, whatever happens, what it held before."""
+        passing = f"{self.path}.new"
+        # What stands there was left by a process that was killed, or put there by somebody who would like to be
+        # followed: the file is always a new one, and ours.
+        with suppress(FileNotFoundError):
+            os.unlink(passing)
+        descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(descriptor)  # or the name could outlive a power cut without the content
+            os.replace(passing, self.path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(passing)
+            raise
