@@ -287,6 +287,9 @@ class Upstream:
             if end == 3:
                 self._await_head(data)
                 return
+            if end > MAX_HEAD_BYTES:
+                exchange.attempt_failed(PROTOCOL)
+                return
             answer = self._parse_head(exchange, data[:end], data)
             if answer is not None:
                 break

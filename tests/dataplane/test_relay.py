@@ -1520,6 +1520,15 @@ async def test_interim_answers_without_end_are_no_answer() -> None:
         assert b"HTTP/1.1 502 Bad Gateway" in got
 
 
+@pytest.mark.parametrize(("size", "status"), [(upstream.MAX_HEAD_BYTES, 200), (upstream.MAX_HEAD_BYTES + 1, 502)])
+async def test_an_answers_head_is_as_long_as_it_may_be_however_it_arrives(size: int, status: int) -> None:
+    """Up to its last octet no part of it is too long, so only the whole of it can be."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nA: \r\n\r\n"
+    head = head.replace(b"A: ", b"A: " + b"a" * (size - len(head)))
+    async with backend(answering(head)) as b0, running(pool_of(b0.port)) as proxy:
+        assert (await proxy.ask(request())).startswith(b"HTTP/1.1 %d " % status)
+
+
 async def test_an_open_connection_follows_a_reload_with_its_next_request() -> None:
     async with backend(answering(answer())) as b0, running(pool_of(b0.port), trusted=("127.0.0.0/8",)) as proxy:
         reader, writer = await proxy.connect()
