@@ -39,6 +39,8 @@ CASES: dict[str, list[bytes]] = {
     ],
     "a target with a fragment": [
         b"GET /p#f HTTP/1.1\r\nHost: api.test\r\n\r\n",
+        b"GET /p?q=\x01 HTTP/1.1\r\nHost: api.test\r\n\r\n",
+        b"GET /p?q=\xc3\xa4 HTTP/1.1\r\nHost: api.test\r\n\r\n",
         b"GET /p<q HTTP/1.1\r\nHost: api.test\r\n\r\n",
         b"GET /%2 HTTP/1.1\r\nHost: api.test\r\n\r\n",
     ],

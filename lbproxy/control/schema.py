@@ -286,7 +286,8 @@ class Retry(Section):
     min_budget: Natural = Field(default=10, description="Further attempts at once that are always allowed.")
     per_try: Duration | None = Field(
         default=None,
-        description="How long one attempt may take to its first byte. `null`: as `timeout.first_byte` says.",
+        description="How long an attempt may take to its first byte before another backend is asked; where none may "
+        "be, it goes on. `null`: until `timeout.first_byte` is over.",
     )
     buffer: Size = Field(
         default=65536, description="How much of a request body is kept to be sent again. `0`: nothing."
@@ -326,7 +327,7 @@ class PoolTimeout(Section):
         default=1.0, description="Opening a connection; then the next backend is tried, in the end 504."
     )
     first_byte: Duration = Field(
-        default=30.0, description="From the end of the request to the head of the response; then 504."
+        default=30.0, description="Of each attempt: from the end of the request to the head of the response; then 504."
     )
     idle: Duration = Field(
         default=60.0, description="The longest pause inside a response body; then the client sees it cut."

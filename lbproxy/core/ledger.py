@@ -157,7 +157,9 @@ WORKER_TICKS: Final = 4
 WORKER_REJECTED: Final = 5  # + index into REJECTIONS
 
 POOL_COLUMNS: Final[tuple[Column, ...]] = (
-    *_family("requests_total", "Requests answered, by class of the final status.", "code", CODE_CLASSES),
+    *_family(
+        "requests_total", "Requests answered, by class of the final status; tunnels at their end.", "code", CODE_CLASSES
+    ),
     Column("requests_in_flight", "gauge", "Requests that backends now hold, and what tunnels count as."),
     Column("client_aborts_total", "counter", "Requests whose client went away before the answer had ended."),
     Column("upgraded_connections_open", "gauge", "WebSockets and other tunnels now open."),
@@ -185,13 +187,13 @@ POOL_COLUMNS: Final[tuple[Column, ...]] = (
     Column(
         "request_duration_seconds",
         "histogram",
-        "From the request's head to the last byte of the answer.",
+        "From the request's head to the last byte of the answer; not of tunnels.",
         bounds=DURATION_BOUNDS,
     ),
     Column(
         "upstream_first_byte_seconds",
         "histogram",
-        "From sending the request to the head of the answer.",
+        "From sending the request to the head of the answer; not of tunnels.",
         bounds=DURATION_BOUNDS,
     ),
     Column(
@@ -238,7 +240,7 @@ BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
     Column(
         "upstream_request_duration_seconds",
         "histogram",
-        "From sending the request to the last byte of the answer.",
+        "From sending the request to the last byte of the answer; not of tunnels.",
         bounds=DURATION_BOUNDS,
     ),
 )
