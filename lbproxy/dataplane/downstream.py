@@ -510,10 +510,11 @@ class Downstream:
             self._end()
             return
         if len(exchange.head) > _LARGE_HEAD or exchange.shape.is_large:
-            # With names of its own a head is six times as large when it has been taken apart, and there are many that
-            # wait for their next request.
+            # With names of its own a head is six times as large when it has been taken apart.
             exchange.forget_request()
-            exchange.head = b""
+        # There are many that wait for their next request, and it is no use to them.
+        exchange.head = b""
+        exchange.values = ()
         self.mode = AWAIT
         self.deadline = self.plane.now + self.listener.keep_alive_s
         self.due = DUE_KEEP_ALIVE

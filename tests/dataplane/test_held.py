@@ -249,6 +249,22 @@ LARGE_HEADERS = {
 }
 
 
+@pytest.mark.parametrize("traceparent", [b"", b"traceparent: 00-%b-%b-01\r\n" % (b"a" * 32, b"b" * 16)])
+async def test_no_header_is_kept_while_its_connection_waits_for_the_next_request(traceparent: bytes) -> None:
+    """There are thousands of such connections, and a browser with its cookies says a few thousand octets."""
+    extra = traceparent + b"Cookie: " + b"c" * 6_000 + b"\r\n"
+    tracing = TracingSpec(otlp="http://127.0.0.1:1", sample=1.0)
+    async with backend(answering(answer())) as served, running(pool_of(served.port), tracing=tracing) as plane:
+        reader, writer = await plane.connect()
+        writer.write(request(extra=extra, close=False))
+        assert (await read_head(reader)).startswith(b"HTTP/1.1 200")
+        await plane.settled(lambda: only_client(plane).mode == downstream_module.AWAIT)
+        exchange = only_client(plane).exchange
+        assert exchange.head == b""
+        assert exchange.values == ()
+        writer.close()
+
+
 @pytest.mark.parametrize("what", list(LARGE_HEADERS))
 async def test_a_large_header_is_not_kept_while_its_connection_waits_for_the_next_request(what: str) -> None:
     async with backend(answering(answer())) as served, running(pool_of(served.port)) as plane:
