@@ -26,7 +26,6 @@ class Memory:
         self.table: Final = map_memory(self.fd)
 
     def close(self) -> None:
-        """Give it back; workers that have it mapped go on with it."""
         os.close(self.fd)
 
 
@@ -47,15 +46,23 @@ class Memories:
     def __init__(self) -> None:
         self._all: dict[str, Memory] = {}
 
-    def follow(self, config: Config) -> list[str]:
-        """Have what this configuration needs and nothing else; returns the pools whose memory is new."""
+    def make(self, config: Config) -> dict[str, Memory]:
+        """The memories that this configuration needs and that are not there yet, by pool. Raises OSError."""
+        made: dict[str, Memory] = {}
+        try:
+            for pool, window_s in windows(config).items():
+                if pool not in self._all or self._all[pool].window_s != window_s:
+                    made[pool] = Memory(pool, window_s)
+        except OSError:
+            give_back(made)
+            raise
+        return made
+
+    def follow(self, config: Config, made: Mapping[str, Memory]) -> None:
+        """Have what this configuration needs and nothing else; `made` is what `make` has made for it."""
         wanted = windows(config)
-        for pool in [pool for pool, memory in self._all.items() if wanted.get(pool) != memory.window_s]:
-            self._all.pop(pool).close()
-        new = [pool for pool in wanted if pool not in self._all]
-        for pool in new:
-            self._all[pool] = Memory(pool, wanted[pool])
-        return new
+        give_back({pool: self._all.pop(pool) for pool in list(self._all) if pool in made or pool not in wanted})
+        self._all |= made
 
     @property
     def pools(self) -> list[str]:
@@ -70,9 +77,14 @@ class Memories:
         return {pool: memory.table for pool, memory in self._all.items()}
 
     def close(self) -> None:
-        for memory in self._all.values():
-            memory.close()
-        self._all.clear()
+        give_back(self._all)
+        self._all = {}
+
+
+def give_back(memories: Mapping[str, Memory]) -> None:
+    """Close them; workers that have them mapped go on with them."""
+    for memory in memories.values():
+        memory.close()
 
 
 def remember(

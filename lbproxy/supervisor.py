@@ -11,7 +11,8 @@ import asyncio
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final, cast
 
 from lbproxy.channel import (
@@ -32,7 +33,7 @@ from lbproxy.core.rings import Rings
 from lbproxy.core.sample import Keys
 from lbproxy.core.snapshot import Snapshot, States, Weights, build_snapshot, previous_rings, snapshot_rings
 from lbproxy.core.spec import Config
-from lbproxy.memories import Memories, remember
+from lbproxy.memories import Memories, Memory, give_back, remember
 from lbproxy.observe.access_log import open_sink
 from lbproxy.observe.facts import WorkerStatus, snapshot_families
 from lbproxy.observe.journal import Journal, describe
@@ -117,10 +118,12 @@ class Supervisor:
         self._sweeper: asyncio.TimerHandle | None = None
         self.config = config
         try:
+            made = self._make_memories(config)
             self.snapshot = self._build(config, 1, None, weights or {})
         except CannotApply as error:
             raise CannotStart(str(error)) from None
-        self._stand(weights or {}, states or {}, self._memories.follow(config))
+        self._memories.follow(config, made)
+        self._stand(weights or {}, states or {}, made)
         self._page = self._make_page(None)
 
     @property
@@ -154,8 +157,8 @@ class Supervisor:
         """Listen, start the workers and wait until all of them serve. Raises CannotStart."""
         try:
             self._check_access_log(self.config)
-            self._listeners.listen(self.config)
-        except (CannotListen, CannotApply) as error:
+            self._listen(self.config)
+        except CannotApply as error:
             raise CannotStart(str(error)) from None
         for slot in self._slots:
             slot.start()
@@ -184,22 +187,22 @@ class Supervisor:
 
         Returns the new generation, which workers read in a moment. Raises CannotApply, and has changed nothing.
         """
+        if self.is_draining:
+            raise CannotApply("the proxy is ending")
         self._check_access_log(config)
-        try:
-            added = self._listeners.listen(config)
-        except CannotListen as error:
-            raise CannotApply(str(error)) from None
-        try:
+        with ExitStack() as undo:
+            added = self._listen(config)
+            undo.callback(self._listeners.close, added)
+            made = self._make_memories(config)
+            undo.callback(give_back, made)
             snapshot = self._build(config, self.generation + 1, self.snapshot, weights)
-        except CannotApply:
-            self._listeners.close(added)
-            raise
+            undo.pop_all()
         self.config = config
         self.snapshot = snapshot
-        memories = self._memories.follow(config)
-        self._stand(weights, states, memories)
+        self._memories.follow(config, made)
+        self._stand(weights, states, made)
         for slot in self._slots:
-            for order, descriptors in [*self._socket_orders(slot.index, added), *self._table_orders(memories)]:
+            for order, descriptors in [*self._socket_orders(slot.index, added), *self._table_orders(list(made))]:
                 slot.send(order, descriptors)
         self._send(self._generation_order())
         return self.generation
@@ -212,7 +215,8 @@ class Supervisor:
         return is_complete
 
     def reweigh(self, weights: Weights, states: States) -> int:
-        """Put other effective weights in force under the same configuration; returns the new generation."""
+        """Put other effective weights in force under the same configuration; returns the new generation. Raises
+        CannotApply."""
         number = self.generation + 1
         self.snapshot = self._build(self.config, number, self.snapshot, weights)
         self._stand(weights, states)
@@ -248,7 +252,7 @@ class Supervisor:
         for slot in self._slots:
             slot.send_packed(payload)
 
-    def _stand(self, weights: Weights, states: States, new_memories: Sequence[str] = ()) -> None:
+    def _stand(self, weights: Weights, states: States, new_memories: Collection[str] = ()) -> None:
         """Let the snapshot here stand as those of the workers will."""
         self._weights = weights
         self._adopted += 1
@@ -319,6 +323,20 @@ class Supervisor:
             raise CannotApply(f"cannot be built: {describe(error)}") from error
         self._forged = {}
         return snapshot
+
+    def _listen(self, config: Config) -> list[str]:
+        """Listen on what is not listened on yet; returns those listeners. Raises CannotApply."""
+        try:
+            return self._listeners.listen(config)
+        except CannotListen as error:
+            raise CannotApply(str(error)) from None
+
+    def _make_memories(self, config: Config) -> dict[str, Memory]:
+        """Of keys seen, those that are not there yet. Raises CannotApply."""
+        try:
+            return self._memories.make(config)
+        except OSError as error:
+            raise CannotApply(f"there can be no memory of sessions: {error.strerror}") from None
 
     def _make_page(self, previous: Page | None) -> Page:
         self._page_of = self.snapshot

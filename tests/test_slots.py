@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -18,8 +19,10 @@ import pytest
 from lbproxy import slot as slot_module
 from lbproxy import supervisor as supervisor_module
 from lbproxy.control.config import loads
+from lbproxy.core.spec import Config
 from lbproxy.observe.access_log import open_sink
 from lbproxy.observe.journal import Fields, Journal, Level
+from lbproxy.observe.slabs import memory_file
 from lbproxy.slot import HANGS_AFTER, Slot, ending, restart_delay_s, worker_environment
 from lbproxy.supervisor import CannotApply, CannotStart, Supervisor, row_keys
 from tests.loops import on_uvloop
@@ -309,6 +312,53 @@ async def test_a_configuration_that_does_not_fit_changes_nothing(monkeypatch: py
         assert await supervisor.apply(other)
         assert supervisor.generation == 2
         assert set(supervisor.layout.rows) == set(row_keys(other))
+
+
+def with_more(config: Config) -> Config:
+    """With another listener, and two pools whose sessions are remembered."""
+    second = replace(config.listeners[0], name="second")
+    pool = replace(config.pools[0], session_drain=60.0)
+    return replace(config, listeners=(*config.listeners, second), pools=(pool, replace(pool, name="web")))
+
+
+@on_uvloop
+async def test_a_configuration_for_which_there_is_no_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_already = 0
+
+    def run_out(name: str, size: int) -> int:
+        nonlocal made_already
+        if made_already:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        made_already = 1
+        return memory_file(name, size)
+
+    async with held() as made:
+        supervisor = made.supervisor
+        await supervisor.start()
+        known = (supervisor.generation, supervisor.config, dict(supervisor.layout.rows), supervisor.addresses)
+        files = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as patched:
+            patched.setattr("lbproxy.memories.memory_file", run_out)
+            with pytest.raises(CannotApply, match="no memory of sessions: Too many open files"):
+                await supervisor.apply(with_more(CONFIG))
+        assert (supervisor.generation, supervisor.config, supervisor.layout.rows, supervisor.addresses) == known
+        assert len(os.listdir("/proc/self/fd")) == files
+        assert await supervisor.apply(with_more(CONFIG))
+        assert await supervisor.apply(CONFIG)
+        assert len(os.listdir("/proc/self/fd")) == files
+
+
+@on_uvloop
+async def test_a_reload_that_comes_while_all_ends_is_refused() -> None:
+    async with held() as made:
+        supervisor = made.supervisor
+        await supervisor.start()
+        draining = asyncio.create_task(supervisor.drain())
+        await until_true(lambda: supervisor.is_draining)
+        with pytest.raises(CannotApply, match="the proxy is ending"):
+            await supervisor.apply(with_more(CONFIG))
+        assert list(supervisor.addresses) == [listener.name for listener in CONFIG.listeners]
+        await draining
 
 
 def test_the_access_logs_path_is_tried_without_leaving_anything_open(tmp_path: Path) -> None:
