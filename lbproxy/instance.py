@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from lbproxy.control.admin.documents import pool_document
 from lbproxy.control.admin.view import Decision, Document, Rejected
 from lbproxy.control.build import build
 from lbproxy.control.config import decode, examine_text, reads
@@ -245,7 +246,7 @@ class Instance(Views):
         await self._orders.settled()
         if not await self.supervisor.adopted():
             self.journal.warning("a worker has not acknowledged a decision yet")
-        return next(each for each in self.pools()["pools"] if each["name"] == pool)
+        return pool_document(self.scene(), self._pool(pool))
 
     def _check_decisions(self, pool: str, decisions: Sequence[Decision], is_forced: bool) -> None:
         state = self.being.pools[pool]

@@ -37,10 +37,11 @@ from lbproxy.observe.lines import iso_time
 
 def pools_document(scene: Scene) -> Document:
     """All pools."""
-    return {"pools": [_pool(scene, pool) for pool in scene.snapshot.pools.values()]}
+    return {"pools": [pool_document(scene, pool) for pool in scene.snapshot.pools.values()]}
 
 
-def _pool(scene: Scene, pool: Pool) -> Document:
+def pool_document(scene: Scene, pool: Pool) -> Document:
+    """One pool."""
     row = scene.rows[("pool", pool.name)]
     totals = scene.totals
     serving = [backend for backend in pool.backends.values() if backend.state == SERVING]

@@ -143,9 +143,13 @@ def find_pool(request: web.Request) -> dict[str, Any]:
 
 def find_backend(request: web.Request) -> dict[str, Any]:
     """The document of the backend in the path. Raises Rejected."""
-    name = request.match_info["backend"]
-    for backend in find_pool(request)["backends"]:
+    return backend_in(find_pool(request), request.match_info["backend"])
+
+
+def backend_in(pool: dict[str, Any], name: str) -> dict[str, Any]:
+    """The document of a backend in that of its pool. Raises Rejected."""
+    for backend in pool["backends"]:
         if backend["name"] == name:
             found: dict[str, Any] = backend
             return found
-    raise Rejected(404, f"pool {request.match_info['pool']} has no backend {name}")
+    raise Rejected(404, f"pool {pool['name']} has no backend {name}")

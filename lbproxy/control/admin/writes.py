@@ -10,7 +10,7 @@ from aiohttp import web
 from lbproxy.control.admin.answers import GUARD, INSTANCE, JOURNAL, document, only, read_json
 from lbproxy.control.admin.guard import who
 from lbproxy.control.admin.openapi import HEAVIEST, LONGEST_KEY, LONGEST_REASON
-from lbproxy.control.admin.reads import find_backend
+from lbproxy.control.admin.reads import backend_in, find_backend
 from lbproxy.control.admin.view import Decision, Rejected
 from lbproxy.control.values import LONGEST_DURATION_S, BadValue, read_duration
 from lbproxy.core.spec import Pin
@@ -75,7 +75,7 @@ async def _patch(request: web.Request) -> web.Response:
     only(asked, "weight", "state", "ttl", "reason", "force")
     decision = _decision(backend, {name: asked[name] for name in ("weight", "state") if name in asked})
     answer = await _decide(request, [decision], asked)
-    return document(next(each for each in answer["backends"] if each["name"] == backend))
+    return document(backend_in(answer, backend))
 
 
 async def _patch_several(request: web.Request) -> web.Response:
@@ -91,7 +91,7 @@ async def _take_back(request: web.Request) -> web.Response:
     await _no_body(request)
     backend = find_backend(request)["name"]
     answer = await _decide(request, [Decision(backend, weight=None, is_drained=False)], {})
-    return document(next(each for each in answer["backends"] if each["name"] == backend))
+    return document(backend_in(answer, backend))
 
 
 async def _pin(request: web.Request) -> web.Response:
