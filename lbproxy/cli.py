@@ -319,16 +319,10 @@ def _load(given: str | None) -> Config:
 
 
 def _pool(config: Config, name: str | None, command: str) -> PoolSpec:
+    from lbproxy.control.choice import chosen_pool
+
     pools = {pool.name: pool for pool in config.pools}
-    if name is None and len(pools) == 1:
-        return config.pools[0]
-    if name is None:
-        raise Stop(USAGE, f"lbproxy {command}: there are several pools, name one with --pool: {', '.join(pools)}")
-    if name not in pools:
-        close = difflib.get_close_matches(name, pools, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there is {', '.join(pools)}"
-        raise Stop(USAGE, f"lbproxy {command}: no pool {name}, {hint}")
-    return pools[name]
+    return pools[chosen_pool(pools, name, command)]
 
 
 def _key(text: str, is_hex: bool) -> bytes:

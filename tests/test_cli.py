@@ -216,10 +216,13 @@ def test_a_key_is_bytes(capsys: Output, arguments: list[str], key: bytes) -> Non
 def test_of_several_pools_one_must_be_named(capsys: Output) -> None:
     assert cli.main(["explain", "alice", "-c", FULL]) == 2
     assert one_line(capsys.readouterr().err).endswith("name one with --pool: api, web")
-    assert cli.main(["explain", "alice", "-c", FULL, "--pool", "wev"]) == 2
-    assert one_line(capsys.readouterr().err) == "lbproxy explain: no pool wev, did you mean web?"
-    assert cli.main(["explain", "alice", "-c", FULL, "--pool", "xyz"]) == 2
-    assert one_line(capsys.readouterr().err) == "lbproxy explain: no pool xyz, there is api, web"
+    for command in (["explain", "alice"], ["simulate"]):
+        assert cli.main([*command, "-c", FULL, "--pool", "wev"]) == 1
+        told = one_line(capsys.readouterr().err)
+        assert told == f"lbproxy {command[0]}: there is no pool wev, did you mean web?"
+        assert cli.main([*command, "-c", FULL, "--pool", "xyz"]) == 1
+        told = one_line(capsys.readouterr().err)
+        assert told == f"lbproxy {command[0]}: there is no pool xyz, there is api, web"
     assert cli.main(["explain", "alice", "-c", FULL, "--pool", "web"]) == 0
     assert capsys.readouterr().out.startswith("pool      web, ")
 

@@ -350,7 +350,7 @@ async def test_explain_live_knows_what_the_file_does_not(tmp_path: Path, backend
         code, out, _ = await cli(proxy, "explain", "--admin", f"127.0.0.1:{proxy.admin_port}", "--hex", "616e6e")
         assert (code, 'key       "ann", hash 0x' in out) == (0, True)
         code, _, err = await cli(proxy, "explain", "ann", "--live", "--pool", "web")
-        assert (code, err) == (1, "lbproxy: there is no pool web, there is api\n")
+        assert (code, err) == (1, "lbproxy explain: there is no pool web, there is api\n")
 
 
 async def test_of_ten_thousand_keys_none_goes_elsewhere_than_was_said(tmp_path: Path, backends: Backends) -> None:
@@ -569,7 +569,8 @@ async def test_wrong_words_are_told_apart(tmp_path: Path, backends: Backends) ->
             (("weight", "b1", "2", "--for", "10"), 2, "has no unit"),
             (("drain", "b1", "--wait", "10"), 2, "has no unit"),
             (("weight", "b1", "2e9"), 1, "weight must be a number from 0"),
-            (("status", "--pool", "web"), 1, "there is no pool web"),
+            (("status", "--pool", "web"), 1, "lbproxy status: there is no pool web, there is api"),
+            (("status", "--pool", "apo"), 1, "lbproxy status: there is no pool apo, did you mean api?"),
             (("status", "--admin", "nonsense:port"), 2, "is no admin address"),
             (("status", "--admin", "127.0.0.1:1"), 3, "cannot reach the instance at 127.0.0.1:1"),
             (("reload", "--admin", f"127.0.0.1:{proxy.admin_port}"), 1, "admin.token_file"),

@@ -9,10 +9,12 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from lbproxy.control import status_text
+from lbproxy.control.choice import check_pool, chosen_pool
 from lbproxy.control.reach import Admin, Document, Named, Problem, find, named
 from lbproxy.exits import BAD, OK, REFUSED, USAGE, Stop
 
@@ -172,7 +174,7 @@ def _decide(arguments: Namespace, admin: Admin, asked: Document) -> tuple[str, D
     """Have it decided; returns the backend's path in the API and how it stands."""
     if asked.get("ttl") is not None:
         _seconds(asked["ttl"])
-    path = _backend_path(admin.ask("GET", "/v1/pools")["pools"], arguments.backend, arguments.pool)
+    path = _backend_path(admin.ask("GET", "/v1/pools")["pools"], arguments.backend, arguments.pool, arguments.client)
     body = {name: value for name, value in asked.items() if value not in (None, "", False) or name == "weight"}
     return path, admin.ask("PATCH", path, json.dumps(body).encode())
 
@@ -187,17 +189,9 @@ def _seconds(text: str) -> float:
         raise Stop(USAGE, f"lbproxy: {bad}{hint}") from None
 
 
-def _check_pool(names: Sequence[str], pool: str | None) -> None:
-    """Raises Stop when a pool was named that is none of these."""
-    if pool is not None and pool not in names:
-        raise Stop(BAD, f"lbproxy: there is no pool {pool}, there is {', '.join(names)}")
-
-
-def _backend_path(pools: Sequence[Mapping[str, Any]], backend: str, pool: str | None) -> str:
+def _backend_path(pools: Sequence[Mapping[str, Any]], backend: str, pool: str | None, command: str) -> str:
     """Where a backend is in the API. Raises Stop."""
-    import difflib
-
-    _check_pool([each["name"] for each in pools], pool)
+    check_pool([each["name"] for each in pools], pool, command)
     found = [
         each["name"]
         for each in pools
@@ -207,7 +201,7 @@ def _backend_path(pools: Sequence[Mapping[str, Any]], backend: str, pool: str | 
         raise Stop(USAGE, f"lbproxy: several pools have a {backend}, name one with --pool: {', '.join(found)}")
     if not found:
         names = [known["name"] for each in pools for known in each["backends"] if pool in (None, each["name"])]
-        close = difflib.get_close_matches(backend, names, n=1)
+        close = get_close_matches(backend, names, n=1)
         raise Stop(BAD, f"lbproxy: there is no backend {backend}" + (f", did you mean {close[0]}?" if close else ""))
     return f"/v1/pools/{quote(found[0], safe='')}/backends/{quote(backend, safe='')}"
 
@@ -225,9 +219,8 @@ def _status(arguments: Namespace, admin: Admin) -> int:
     looked = 0.0
     while True:
         info, pools = admin.ask("GET", "/v1/info"), admin.ask("GET", "/v1/pools")["pools"]
+        check_pool([pool["name"] for pool in pools], arguments.pool, "status")
         shown = [pool for pool in pools if arguments.pool in (None, pool["name"])]
-        if not shown:
-            raise Stop(BAD, f"lbproxy: there is no pool {arguments.pool}")
         now = time.monotonic()
         if arguments.json and arguments.watch:
             print(json.dumps({"info": info, "pools": shown}))
@@ -251,11 +244,7 @@ def _status(arguments: Namespace, admin: Admin) -> int:
 def explain_live(arguments: Namespace, config_path: Callable[[], str | None], key: bytes) -> int:
     """Where a request of this key goes now, as the instance says. Raises Stop, and ConfigError for a file."""
     admin = find(arguments, Named(config_path))
-    pools = [pool["name"] for pool in admin.ask("GET", "/v1/pools")["pools"]]
-    if arguments.pool is None and len(pools) > 1:
-        raise Stop(USAGE, f"lbproxy explain: there are several pools, name one with --pool: {', '.join(pools)}")
-    _check_pool(pools, arguments.pool)
-    pool = arguments.pool if arguments.pool is not None else pools[0]
+    pool = chosen_pool([each["name"] for each in admin.ask("GET", "/v1/pools")["pools"]], arguments.pool, "explain")
     asked = json.dumps({"key_hex": key.hex()}).encode()  # in the body, which no log keeps
     found = admin.ask("POST", f"/v1/pools/{quote(pool, safe='')}/explain", asked)
     if arguments.json:
