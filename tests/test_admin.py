@@ -395,7 +395,7 @@ def test_these_are_all_the_writes_that_there_are() -> None:
 async def test_over_tcp_writing_takes_the_token(served: Served, method: str, path: str, body: object) -> None:
     for token in (None, "", "correct", TOKEN + "x", "corr\u00e9ct"):
         status, document = await served.write(method, path, body, token)
-        assert (status, document["detail"]) == (401, "the token is missing or wrong")
+        assert (status, document["detail"]) == (401, "the token is missing or wrong, see admin.token_file")
     assert served.instance.asked == []
     status, _ = await served.write(method, path, body, Authorization="Basic abc", token=None)
     assert status == 401
@@ -475,7 +475,8 @@ async def test_who_guesses_tokens_is_told_of_without_drowning_the_rest(
     began = time.monotonic()
     for guess in range(20):
         assert (await served.write("POST", "/v1/reload", None, f"guess{guess}"))[0] == 401
-    first = {"method": "POST", "path": "/v1/reload", "peer": "127.0.0.1", "why": "the token is missing or wrong"}
+    why = "the token is missing or wrong, see admin.token_file"
+    first = {"method": "POST", "path": "/v1/reload", "peer": "127.0.0.1", "why": why}
     assert told()[0] == ("warning", {"count": 1, **first})
     assert (await served.get("/v1/info", Host="evil.example"))[0] == 421
     assert (await served.get("/v1/nothing"))[0] == 404

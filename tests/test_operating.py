@@ -641,7 +641,7 @@ async def test_why_there_are_no_rights_is_told(tmp_path: Path, backends: Backend
             admin = {"listen": f"127.0.0.1:{proxy.admin_port}"} | section
             file.write_text(yaml.safe_dump(proxy.config | {"admin": admin}))
             code, _, err = await cli(proxy, "drain", "b1", "-c", str(file))
-            assert (code, err) == (1, f"lbproxy: the token is missing or wrong; {why}\n")
+            assert (code, err) == (1, f"lbproxy: the token is missing or wrong, see admin.token_file; {why}\n")
             assert (await cli(proxy, "status", "-c", str(file)))[0] == 0
 
 
@@ -652,7 +652,12 @@ async def test_over_tcp_with_a_token(tmp_path: Path, backends: Backends) -> None
     with Proxy(tmp_path, backends.ports, admin=admin) as proxy:
         address = f"http://127.0.0.1:{proxy.admin_port}"
         code, _, err = await cli(proxy, "drain", "b1", "--admin", address)
-        assert (code, err) == (1, "lbproxy: the token is missing or wrong\n")
+        why = "the token is missing or wrong, see admin.token_file; name the file it is in with --token-file"
+        assert (code, err) == (1, f"lbproxy: {why}\n")
+        other = tmp_path / "other"
+        other.write_text("wrong horse\n")
+        code, _, err = await cli(proxy, "drain", "b1", "--admin", address, "--token-file", str(other))
+        assert (code, err) == (1, "lbproxy: the token is missing or wrong, see admin.token_file\n")
         assert (await cli(proxy, "drain", "b1", "--admin", address, "--token-file", str(token)))[0] == 0
         assert (await backend(proxy, "b1"))["override"]["by"] == "token from 127.0.0.1"
         assert (await ask(proxy, "/v1/info"))["writes"] == "token"

@@ -26,6 +26,7 @@ WORK_TIMEOUT_S: Final = 60.0  # for what is more than a question: a reload may h
 DEFAULT_PORT: Final = 9901
 SERVER: Final = "lbproxy"  # as every answer of the admin API says
 DEFAULT_ADMIN: Final = f"127.0.0.1:{DEFAULT_PORT}"
+_NAME_IT: Final = "name the file it is in with --token-file"
 
 Document = dict[str, Any]
 
@@ -110,8 +111,9 @@ class Admin:
             return document
         if not isinstance(document, dict):  # of `/readyz` and the metrics
             document = {"detail": text.strip()}
-        if self.lack and answer.status in (401, 403):
-            document |= {"detail": f"{document['detail']}; {self.lack}"}
+        if answer.status in (401, 403):
+            more = self.lack or (_NAME_IT if answer.status == 401 and not self.token else "")
+            document |= {"detail": f"{document['detail']}{more and '; '}{more}"}
         raise Problem(answer.status, document)
 
     def _unreachable(self, why: str) -> Stop:

@@ -77,7 +77,7 @@ class Guard:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         token = given.strip().encode("utf-8", "surrogateescape")  # whatever octets they were
         if scheme.lower() != "bearer" or not hmac.compare_digest(token, self._token()):
-            raise Rejected(401, "the token is missing or wrong")
+            raise Rejected(401, "the token is missing or wrong, see admin.token_file")
 
     def _token(self) -> bytes:
         try:
