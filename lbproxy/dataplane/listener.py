@@ -278,6 +278,8 @@ class DataPlane:
         for listener in (*self._listeners.values(), *self._leaving):
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:
+                if connection.deadline >= now - TICK:
+                    continue  # it waited for a seat, and has just been given that of another one of them
                 try:
                     connection.pass_deadline()
                 except Exception as error:

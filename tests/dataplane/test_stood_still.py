@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from lbproxy.core import ledger
-from lbproxy.core.spec import PoolTimeouts
-from lbproxy.dataplane.deadlines import TICK
+from lbproxy.core.spec import PoolTimeouts, Queue, Retry
+from lbproxy.dataplane.deadlines import DUE_FIRST_BYTE, TICK
 from tests.dataplane.harness import (
     PATIENCE_S,
     Plane,
@@ -67,3 +67,32 @@ async def test_a_loop_that_is_always_late_keeps_its_deadlines(is_late: bool) -> 
                 await asyncio.sleep(TICK)
             assert asked.done()
             assert (await asked).startswith(b"HTTP/1.1 504")
+
+
+@on_both_loops
+async def test_who_gets_a_seat_in_the_very_sweep_that_would_have_ended_its_wait_has_it() -> None:
+    """Both deadlines have passed; that the one exchange is over gives the other one its seat, and a new deadline."""
+    gate = asyncio.Event()
+    async with backend(waiting_for(gate)) as served:
+        pool = replace(pool_of(served.port), retry=Retry(attempts=1), queue=Queue(timeout=PATIENCE_S))
+        async with running(replace(pool, backends=(replace(pool.backends[0], max_in_flight=1),))) as plane:
+            connections = plane.plane._listeners["l"].connections
+            clients = [await plane.connect() for _ in range(2)]
+            await plane.settled(lambda: len(connections) == 2)
+            in_order = list(connections)  # of the sweep
+            streams = {writer.get_extra_info("sockname"): (reader, writer) for reader, writer in clients}
+            (late, its_writer), (lucky, other_writer) = [
+                streams[side.transport.get_extra_info("peername")] for side in in_order
+            ]
+            its_writer.write(request(close=False))
+            await plane.settled(lambda: plane.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            other_writer.write(request(close=False))
+            await plane.settled(lambda: len(plane.pool.account.waiting) == 1)
+            await plane.settled(lambda: in_order[0].due == DUE_FIRST_BYTE)
+            for side in in_order:
+                side.deadline = 0.0
+            assert (await asyncio.wait_for(read_head(late), PATIENCE_S)).startswith(b"HTTP/1.1 504")
+            gate.set()
+            assert (await asyncio.wait_for(read_head(lucky), PATIENCE_S)).startswith(b"HTTP/1.1 200")
+            for _, writer in clients:
+                writer.close()
