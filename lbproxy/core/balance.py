@@ -24,6 +24,7 @@ from lbproxy.core.account import DRAINING, OUT, SERVING, Account, Backend
 from lbproxy.core.affinity import KeyFinder, key_finder
 from lbproxy.core.bound import Bound, exact
 from lbproxy.core.cookies import CookieAffinity
+from lbproxy.core.hashing import NO_HASH
 from lbproxy.core.ledger import BACKEND_IN_FLIGHT, FAILOVER, NO_KEY, OWNER, SPILL_FULL, SPILL_HOT
 from lbproxy.core.pieces import at_once
 from lbproxy.core.pins import PinTable
@@ -269,7 +270,10 @@ class Pool:
 
     def successor(self, h: int, tried: Collection[Backend]) -> Backend | None:
         """Where a failed attempt goes on: the first eligible backend of the list that has not been tried and is below
-        its own limit. It is where the key will live once the failed one is taken out."""
+        its own limit. It is where the key will live once the failed one is taken out. Without a key (`NO_HASH`), the
+        least loaded of those."""
+        if h == NO_HASH:
+            return self.least_loaded(tried)[0]
         account = self.account
         for backend in self.walk(h):
             if backend.eligible and backend not in tried and account.load(backend) < backend.limit:

@@ -92,12 +92,12 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
     """A seat may have become free: try again. False when all are still taken."""
     h = exchange.h
     tried = exchange.tried
-    if h == NO_HASH:
-        backend, decision = pool.least_loaded(tried)
-    elif tried:
+    if tried:
         backend, decision = pool.successor(h, tried), RETRY
-    else:
+    elif h != NO_HASH:
         backend, decision = pool.pick(h)
+    else:
+        backend, decision = pool.least_loaded()
     if backend is None and pool.has_others(tried):
         return False
     exchange.is_waiting = False

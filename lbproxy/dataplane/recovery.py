@@ -224,7 +224,7 @@ def _next(exchange: Exchange, pool: Pool, failed: Backend) -> Backend | None:
     exchange.tried.append(failed)
     h = exchange.h
     latest = exchange.plane.latest(pool)
-    following = latest.successor(h, exchange.tried) if h != NO_HASH else latest.least_loaded(exchange.tried)[0]
+    following = latest.successor(h, exchange.tried)
     if following is not None and latest is not pool and h != NO_HASH:
         exchange.owner = latest.owner(h)  # it may have changed meanwhile
     return following

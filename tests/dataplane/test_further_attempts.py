@@ -361,6 +361,25 @@ async def test_who_may_be_repeated_waits_for_a_seat_at_the_next_backend(
             assert (account.in_flight, len(account.waiting)) == (0, 0)
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_a_further_attempt_without_a_key_is_one_whether_or_not_it_had_to_wait(is_busy: bool) -> None:
+    gate = asyncio.Event()
+    async with backend(waiting_for(gate)) as b0, backend(takes_one) as b1:
+        pool = replace(pool_of(b0.port, b1.port), queue=Queue(timeout=PATIENCE_S))
+        seats = (replace(pool.backends[0], max_in_flight=1), replace(pool.backends[1], weight=9.0))
+        async with running(replace(pool, backends=seats)) as proxy:
+            asking = [asyncio.create_task(proxy.ask(request(key=proxy.key_of("b0"))))] if is_busy else []
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == is_busy)
+            proxy.pool.backends["b0"].served = 1.0  # b1 comes first
+            asking.append(asyncio.create_task(proxy.ask(request(key=b""))))
+            await proxy.settled(lambda: len(proxy.pool.account.waiting) == is_busy and bool(b1.received))
+            gate.set()
+            assert [status(octets) for octets in await asyncio.gather(*asking)] == [200] * len(asking)
+            (line,) = [line for line in proxy.lines if line.key is None]
+            assert (line.backend, line.attempts, line.decision) == ("b0", 2, "retry")
+            assert proxy.pool_cell(ledger.POOL_DECISIONS + ledger.NO_KEY) == 0
+
+
 @pytest.mark.parametrize("end", ["queue_timeout", "queue_full", "no_backend", "client_abort"])
 async def test_an_attempt_for_which_no_seat_was_found_is_none(end: str) -> None:
     gate = asyncio.Event()
