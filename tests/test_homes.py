@@ -67,3 +67,20 @@ def test_a_full_neighbourhood_leaves_the_tunnel_unpinned() -> None:
     for number in range(6):
         homes.leave((number << 30) + 3, 50)
     assert not any(cells)
+
+
+def test_a_tunnel_for_which_there_was_no_room_takes_no_entry_of_another_with_it() -> None:
+    cells = [0] * HOMES_SLOTS
+    homes = Homes(cells, [], 0)
+    keys = [(number << 30) + 3 for number in range(5)]
+    for key in keys:
+        homes.enter(key, 50)
+    homes.leave(keys[0], 50)
+    homes.enter(keys[4], 50)  # which has room now
+    homes.leave(keys[4], 50)
+    assert homes.find(keys[4]) == 50
+    homes.leave(keys[4], 50)
+    assert homes.find(keys[4]) == -1
+    for key in keys[1:4]:
+        homes.leave(key, 50)
+    assert not any(cells)

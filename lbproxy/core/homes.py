@@ -27,36 +27,36 @@ _SPAN: Final = 1 << 64
 class Homes:
     """The entries of one pool. `row` is where they start in every slab; a cell of 0 is free."""
 
-    __slots__ = ("_cells", "_count", "_peers", "row")
+    __slots__ = ("_cells", "_held", "_peers", "row")
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int) -> None:
         self._cells: Final = cells
         self._peers: Final = peers
-        self._count: Final[dict[tuple[int, int], list[int]]] = {}
+        # How many tunnels of a key go to a backend, and the cell of their entry; -1: there was no room for one.
+        self._held: Final[dict[tuple[int, int], list[int]]] = {}
         self.row = row
 
     def enter(self, h: int, backend_row: int) -> None:
         """A tunnel of the key with hash `h` has been opened to the backend with this row."""
-        entry = _entry(h, backend_row)
-        held = self._count.get((h, backend_row))
-        if held is not None:
-            held[0] += 1
-            return
-        for at in self._places(h):
-            if not self._cells[at]:
-                self._cells[at] = entry
-                self._count[h, backend_row] = [1, at]
-                return
+        held = self._held.get((h, backend_row))
+        if held is None:
+            held = self._held[h, backend_row] = [0, -1]
+        held[0] += 1
+        if held[1] < 0:
+            for at in self._places(h):
+                if not self._cells[at]:
+                    self._cells[at] = _entry(h, backend_row)
+                    held[1] = at
+                    return
 
     def leave(self, h: int, backend_row: int) -> None:
         """A tunnel that was entered has ended."""
-        held = self._count.get((h, backend_row))
-        if held is None:
-            return
+        held = self._held[h, backend_row]
         held[0] -= 1
         if not held[0]:
-            self._cells[held[1]] = 0
-            del self._count[h, backend_row]
+            if held[1] >= 0:
+                self._cells[held[1]] = 0
+            del self._held[h, backend_row]
 
     def find(self, h: int) -> int:
         """The row of the backend to which the key has a tunnel, in whatever worker; -1 if none."""
