@@ -133,6 +133,19 @@ class TestFlaps:
         pool.advance(up_at + 101)
         assert pool.backends["b0"].penalty == 0
 
+    def test_a_penalty_is_not_forgiven_for_time_on_trial(self) -> None:
+        pool = pool_of(5)
+        probe(pool, "---++", 1.0)
+        for second in range(2, 120, 4):  # each failure starts the trial anew, and it never serves
+            probe(pool, "-+", float(second))
+            assert pool.backends["b0"].state(second + 0.2) == "held"
+        assert pool.backends["b0"].penalty == 1
+        up_at = pool.backends["b0"].held_until
+        pool.advance(up_at + 99)
+        assert pool.backends["b0"].penalty == 1
+        pool.advance(up_at + 101)
+        assert pool.backends["b0"].penalty == 0
+
     def test_nobody_is_held_while_too_few_can_serve(self) -> None:
         pool = pool_of(4)
         for name in pool.backends:

@@ -178,7 +178,7 @@ class PoolHealth:
         """Take the result of an active check."""
         backend = self.backends[name]
         if not ok and backend.healthy and now < backend.held_until:
-            backend.held_until = now + self._hold_s(backend)
+            backend.held_until = backend.forgiven_at = now + self._hold_s(backend)
         if ok is backend.healthy:
             backend.streak = 0
             return False
