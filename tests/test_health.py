@@ -214,6 +214,13 @@ class TestEjection:
         pool = pool_of(4, ejection=self.POLICY)
         assert [pool.observe_streak(name, 1.0) for name in ("b0", "b1", "b2")] == [True, True, False]
 
+    @pytest.mark.parametrize(("share", "count"), [(0.29, 100), (0.57, 100), (0.07, 100), (0.5, 4)])
+    def test_the_share_is_the_decimal_that_was_written(self, share: float, count: int) -> None:
+        """0.29 * 100 is 28.999999999999996 in floats."""
+        pool = pool_of(count, ejection=replace(self.POLICY, max_share=share))
+        ejected = [pool.observe_streak(f"b{number}", 1.0) for number in range(count)]
+        assert sum(ejected) == round(share * count)
+
     def test_the_end_that_comes_first_is_announced(self) -> None:
         pool = pool_of(5, ejection=self.POLICY)
         pool.observe_streak("b0", 1.0)
@@ -242,6 +249,12 @@ class TestEjection:
     def test_just_that_rate_is_not_above_it(self) -> None:
         pool = pool_of(4, ejection=self.RATE)
         assert not any(self.results(pool, [True, False] * 30, 101.0))
+
+    @pytest.mark.parametrize("percent", [29, 57, 7])
+    def test_just_that_rate_is_not_above_it_whatever_floats_make_of_it(self, percent: int) -> None:
+        pool = pool_of(4, ejection=replace(self.RATE, failure_rate=percent / 100))
+        assert not pool.observe_counts("b0", 100 - percent, percent, 101.0)
+        assert pool.observe_counts("b0", 0, 1, 101.0)
 
     def test_successes_of_the_half_window_before_count(self) -> None:
         pool = pool_of(4, ejection=self.RATE)

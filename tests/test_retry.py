@@ -81,6 +81,10 @@ class TestBudget:
         assert budget.left(5.0, 1500, 100) == 10 + 120
         assert budget.left(5.0, 1500, 0) == 10 + 100
 
+    def test_the_share_is_the_decimal_that_was_written(self) -> None:
+        """0.29 * 100 is 28.999999999999996 in floats."""
+        assert [RetryBudget(share=0.29).left(5.0, count, 0) for count in (99, 100)] == [28, 29]
+
     def test_what_came_before_it_was_first_asked_counts(self) -> None:
         assert RetryBudget(share=0.2, floor=10, requests=300).left(5.0, 800, 0) == 10 + 100
 

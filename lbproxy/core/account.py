@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from lbproxy.core.bound import Smoothed
+from lbproxy.core.bound import Smoothed, exact
 from lbproxy.core.hashing import NO_HASH, hash_key
 from lbproxy.core.homes import Homes
 from lbproxy.core.hotkeys import HotKeys, Meter, Parts
@@ -197,7 +197,7 @@ class Account:
 
     def count_tunnels(self, backend: Backend, weight: float) -> None:
         """Bring the seats of a backend's tunnels up to date."""
-        seats = int(round(weight * backend.tunnels, 6))
+        seats = int(exact(weight) * backend.tunnels)
         by = seats - backend.tunnel_seats
         if by:
             backend.tunnel_seats = seats

@@ -33,6 +33,7 @@ from collections.abc import Collection
 from copy import copy
 from typing import Final, final
 
+from lbproxy.core.bound import exact
 from lbproxy.core.spec import Ejection, Health
 
 WINDOW_S: Final = 10.0
@@ -281,14 +282,14 @@ class PoolHealth:
             return False
         good, bad, good_before, bad_before = backend.counts
         requests = good + bad + good_before + bad_before
-        return requests >= policy.min_requests and bad + bad_before > policy.failure_rate * requests
+        return requests >= policy.min_requests and bad + bad_before > exact(policy.failure_rate) * requests
 
     def _eject(self, backend: BackendHealth, now: float) -> bool:
         """Take it out, unless too many are out already. Either way its account starts anew."""
         backend.counts = (0, 0, 0, 0)
         out = sum(now < each.ejected_until for each in self.backends.values())
         is_last = not any(each.is_eligible(now) for each in self.backends.values() if each is not backend)
-        if is_last or out + 1 > self.ejection.max_share * len(self.backends):
+        if is_last or out + 1 > exact(self.ejection.max_share) * len(self.backends):
             self.spared += 1
             return False
         self._forgive(backend, now)

@@ -20,6 +20,7 @@ from collections import deque
 from math import inf
 from typing import Final, final
 
+from lbproxy.core.bound import exact
 from lbproxy.core.spec import Retry
 
 UNSENT: Final = 0
@@ -75,7 +76,7 @@ class RetryBudget:
         self.advance(now, requests)
         _, requests_then, retries_then = self._samples[0]
         live = max(0, requests - requests_then) + in_flight
-        return self.floor + int(self.share * live) - (self._retries - retries_then)
+        return self.floor + int(exact(self.share) * live) - (self._retries - retries_then)
 
     def spend(self, now: float, requests: int, in_flight: int) -> bool:
         """Draw one attempt, if there is one left."""
