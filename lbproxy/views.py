@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from lbproxy import __version__
 from lbproxy.control.admin.documents import override_document, pin_document, pools_document, workers_document
@@ -40,7 +40,11 @@ from lbproxy.observe.lines import iso_time
 from lbproxy.observe.names import KeyNames
 from lbproxy.supervisor import Supervisor
 
+T = TypeVar("T")
+
 SECTORS: Final = 720  # in how many places a ring is shown
+# So many plans may be asked for at a time; they are worked out one after the other.
+MOST_PLANS: Final = 8
 
 
 class Views:
@@ -61,6 +65,8 @@ class Views:
         self._shares = Shares()
         self.names = KeyNames()
         self._started_at = time.time()
+        self._plans = 0
+        self._plan_turn = asyncio.Lock()
 
     # The instance.
 
@@ -214,7 +220,7 @@ class Views:
         here, there = self._side_now(state), self._side_after(state, state, decisions)
         samples = await self.supervisor.keys()
         keys = samples.get(pool, Keys())
-        found = await asyncio.to_thread(lambda: plan_pool(here(), there(), keys))
+        found = await self._worked_out(lambda: plan_pool(here(), there(), keys))
         return {"generation": self.supervisor.generation, **pool_to_json(found)}
 
     async def plan_config(self, config: Config, needs_restart: Sequence[str]) -> Document:
@@ -231,12 +237,24 @@ class Views:
             sides = {name: (here(), there()) for name, (here, there) in makers.items()}
             return plan(before, config, sides, samples, needs_restart)
 
-        found = await asyncio.to_thread(make)
+        found = await self._worked_out(make)
         return {
             "generation": self.supervisor.generation,
             "overrides_ended": [override_document(each.override) for each in prepared.ended],
             **to_json(found),
         }
+
+    async def _worked_out(self, make: Callable[[], T]) -> T:
+        """What `make` comes to, worked out in a thread. With large rings that takes many seconds, and all who may read
+        may ask: they must not take the threads that a reload needs, nor the memory. Raises Rejected."""
+        if self._plans >= MOST_PLANS:
+            raise Rejected(503, f"{MOST_PLANS} plans are being worked out already, ask again later")
+        self._plans += 1
+        try:
+            async with self._plan_turn:
+                return await asyncio.to_thread(make)
+        finally:
+            self._plans -= 1
 
     # A `Side` takes long to make of a large ring, and is made in a thread.
 

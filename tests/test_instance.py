@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from lbproxy import views
 from lbproxy.control.admin.view import Decision, Rejected
+from lbproxy.control.plan import PoolPlan, Side, plan_pool
 from lbproxy.control.source import Source
+from lbproxy.core.sample import Keys
 from lbproxy.instance import Instance
 from lbproxy.observe.journal import Stderr
+from tests.running import until_true
 
 TEXT = """\
 listen: 127.0.0.1:0
@@ -57,3 +63,37 @@ async def test_a_pool_that_goes_while_something_is_decided_for_it_is_not_there(
         with pytest.raises(Rejected, match="there is no pool web") as caught:
             await instance.decide("web", [Decision("w1", weight=2.0)], "kim", None, "", False)
         assert caught.value.status == 404
+
+
+async def test_plans_are_worked_out_one_after_the_other_and_not_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lbproxy.yaml"
+    file.write_text(TEXT)
+    may_go_on, lock, under_way, together = threading.Event(), threading.Lock(), 0, 0
+
+    def slowly(before: Side, after: Side, keys: Keys) -> PoolPlan:
+        nonlocal under_way, together
+        with lock:
+            under_way += 1
+            together = max(together, under_way)
+        may_go_on.wait(10)
+        with lock:
+            under_way -= 1
+        return plan_pool(before, after, keys)
+
+    monkeypatch.setattr(views, "plan_pool", slowly)
+    async with held(file, monkeypatch) as instance:
+
+        async def plan() -> float:
+            return float((await instance.plan_change("api", [Decision("b1", weight=3.0)]))["moved_share"])
+
+        plans = [asyncio.create_task(plan()) for _ in range(views.MOST_PLANS)]
+        await until_true(lambda: under_way)
+        with pytest.raises(Rejected, match="8 plans are being worked out already") as caught:
+            await plan()
+        assert caught.value.status == 503
+        may_go_on.set()
+        assert len(set(await asyncio.gather(*plans))) == 1
+        assert together == 1
+        assert await plan() > 0.2
