@@ -18,60 +18,68 @@ if TYPE_CHECKING:
 
 
 def follow_guide(exchange: Exchange, pool: Pool) -> bool:
-    """Go where something stronger than the ring says: an open tunnel of the user, the session's cookie, a pin. False
-    when there is no such thing, or it leads nowhere now."""
-    if exchange.h != NO_HASH and pool.account.homes is not None and _follow_tunnel(exchange, pool):
-        return True
-    if pool.cookies is not None and _follow_cookie(exchange, pool, pool.cookies):
-        return True
-    key = exchange.key
-    return key is not None and _follow_pin(exchange, pool, key)
-
-
-def _follow_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> bool:
-    """Go where the session's cookie says. False when there is none, or its backend cannot serve it."""
-    positions = exchange.shape.index.get(b"cookie", ())
-    name = cookies.backend([exchange.values[at] for at in positions], exchange.plane.unix_time)
-    backend = pool.backends.get(name) if name is not None else None
+    """Go where something stronger than the ring says, or refuse if a pin says that. False when there is no such thing,
+    or it leads nowhere now."""
+    if pool.cookies is not None:
+        exchange.cookie_backend = _backend_of_cookie(exchange, pool, pool.cookies)
+    backend = _guided(exchange, pool)
     if backend is None:
-        return False
-    exchange.cookie_backend = backend
-    if backend.state == OUT or pool.account.load(backend) >= backend.limit:
-        return False
-    _go_to(exchange, pool, backend)
-    return True
-
-
-def _follow_tunnel(exchange: Exchange, pool: Pool) -> bool:
-    """Go where the user's tunnel is. False when there is none."""
-    backend = pool.home(exchange.h)
-    if backend is None or pool.account.load(backend) >= backend.limit:
-        return False
-    _go_to(exchange, pool, backend)
-    return True
-
-
-def _follow_pin(exchange: Exchange, pool: Pool, key: bytes) -> bool:
-    """Go where a pin says. False when there is none, or its backend cannot serve and the ring may decide."""
-    pin = pool.pinned(key)
-    backend = pool.backends.get(pin.backend) if pin is not None else None
-    if pin is None or backend is None:
-        return False
-    if backend.state != OUT and pool.account.load(backend) < backend.limit:
-        _go_to(exchange, pool, backend)
-        return True
-    if pin.on_down == "reject":
-        exchange.refuse(503, "pin_down")
-        return True
-    return False
-
-
-def _go_to(exchange: Exchange, pool: Pool, backend: Backend) -> None:
-    """Attempt this backend, and note whose key it is."""
+        return _is_rejected(exchange, pool)
     exchange.decision = PINNED
     if exchange.h != NO_HASH:
         exchange.owner = pool.owner(exchange.h)
     exchange.attempt(backend)
+    return True
+
+
+def _guided(exchange: Exchange, pool: Pool) -> Backend | None:
+    """Where something stronger than the ring says: an open tunnel of the user, the session's cookie, a pin. None when
+    there is no such thing, or it leads nowhere now. The pool may be a newer one than the request began with."""
+    if exchange.h != NO_HASH and pool.account.homes is not None:
+        home = pool.home(exchange.h)
+        if home is not None and _has_room(pool, home):
+            return home
+    named = exchange.cookie_backend
+    if named is not None and pool.cookies is not None:
+        backend = pool.backends.get(named.name)
+        if backend is not None and _has_room(pool, backend):
+            return backend
+    pin = pool.pinned(exchange.key) if exchange.key is not None else None
+    if pin is not None:
+        backend = pool.backends.get(pin.backend)
+        if backend is not None and _has_room(pool, backend):
+            return backend
+    return None
+
+
+def _has_room(pool: Pool, backend: Backend) -> bool:
+    """Whether a backend can serve whom something sends there, drained or not."""
+    return backend.state != OUT and pool.account.load(backend) < backend.limit
+
+
+def _backend_of_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> Backend | None:
+    """The backend that the session's cookie names, whether it can serve or not. None when there is no such one."""
+    positions = exchange.shape.index.get(b"cookie", ())
+    name = cookies.backend([exchange.values[at] for at in positions], exchange.plane.unix_time)
+    return pool.backends.get(name) if name is not None else None
+
+
+def _is_rejected(exchange: Exchange, pool: Pool) -> bool:
+    """Whether the request's pin is a strict one, whose backend cannot serve; then it has been refused."""
+    pin = pool.pinned(exchange.key) if exchange.key is not None else None
+    if pin is None or pin.on_down != "reject" or pin.backend not in pool.backends:
+        return False
+    exchange.refuse(503, "pin_down")
+    return True
+
+
+def has_left(exchange: Exchange) -> bool:
+    """Whether the session's cookie is to name the backend that has served the request. Not if the one that it names was
+    only full just then: a session does not move for that."""
+    named = exchange.cookie_backend
+    if named is None or exchange.backend is named:
+        return named is None
+    return named.state == OUT or named in exchange.tried or exchange.decision == PINNED
 
 
 def wait_for_seat(exchange: Exchange, pool: Pool, retried_for: int = -1) -> None:
@@ -92,7 +100,11 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
     """A seat may have become free: try again. False when all are still taken."""
     h = exchange.h
     tried = exchange.tried
-    if tried:
+    backend: Backend | None
+    guided = _guided(exchange, pool) if pool.has_guides and not tried else None
+    if guided is not None:
+        backend, decision = guided, PINNED
+    elif tried:
         backend, decision = pool.successor(h, tried), RETRY
     elif h != NO_HASH:
         backend, decision = pool.pick(h)

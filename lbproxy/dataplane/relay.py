@@ -55,7 +55,7 @@ from lbproxy.dataplane.deadlines import (
     DUE_UPSTREAM,
 )
 from lbproxy.dataplane.flow import Octets
-from lbproxy.dataplane.placement import follow_guide, wait_for_seat
+from lbproxy.dataplane.placement import follow_guide, has_left, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, no_resources, try_elsewhere
 from lbproxy.dataplane.settling import end_retry, settle, tell
@@ -428,7 +428,7 @@ class Exchange(Finished):
     def own_lines(self, pool: Pool) -> bytes:
         """What the proxy itself has to say in the head of an answer: the decision, and a new affinity cookie."""
         lines = self._debug_lines() if self.downstream.shows_decisions else b""
-        if pool.cookies is not None and self.backend is not self.cookie_backend:
+        if pool.cookies is not None and has_left(self):
             lines += pool.cookies.line(self.backend_name, self.plane.unix_time)
         return lines
 
