@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, cast, final
 
+from lbproxy.core.account import DRAINING
 from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import (
@@ -74,6 +75,15 @@ class Listener:
             connection.drain()
 
 
+def _loses_sessions(pool: Pool) -> bool:
+    """Whether time alone moves keys to which tunnels are open: sessions that end on a backend that drains."""
+    return (
+        pool.spec.on_move == "close"
+        and pool.account.sessions is not None
+        and any(backend.tunnels and backend.state == DRAINING for backend in pool.backends.values())
+    )
+
+
 def _tell_tunnels(pool: Pool) -> None:
     """Tell tunnels that something has changed in their pool."""
     for tunnel in list(pool.account.tunnels):
@@ -101,6 +111,7 @@ class DataPlane:
         self._leaving: list[Listener] = []
         self._tick_due = monotonic() + TICK
         self._has_stood_still = False
+        self._second = 0
         self._timer = loop.call_later(TICK, self._tick)
         cells[snapshot.row + WORKER_GENERATION] = snapshot.generation
         self._known_rejected = self._rejected()
@@ -216,6 +227,7 @@ class DataPlane:
         """Expire idle connections, measure keys, and bring up to date what need not be exact to the request."""
         plane = self._plane
         cells = plane.cells
+        is_new_second, self._second = plane.date_second != self._second, plane.date_second
         for pool in plane.snapshot.pools.values():
             for backend in pool.backends.values():
                 if backend.idle:
@@ -223,6 +235,8 @@ class DataPlane:
                 cells[backend.row + BACKEND_IDLE] = len(backend.idle)
                 cells[backend.row + BACKEND_ACTIVE] = backend.connections - len(backend.idle)
             pool.tick(plane.now)
+            if is_new_second and _loses_sessions(pool):
+                _tell_tunnels(pool)
             if pool.account.waiting:
                 plane.fill_seats(pool)
         for pool in plane.snapshot.leaving.values():

@@ -100,8 +100,10 @@ class Tunnel:
         end if the key has moved and the pool wants its tunnels to move too."""
         h = self._exchange.h
         self._live_in(pool.account.homes)
-        if pool.spec.on_move == "close" and h != NO_HASH and pool.place_of(h) is not self._upstream.backend:
-            self.close()
+        if pool.spec.on_move == "close" and h != NO_HASH:
+            place = pool.place_of(h)
+            if place is not None and place is not self._upstream.backend:  # with nobody to go to, it is best off here
+                self.close()
 
     def _live_in(self, homes: Homes | None) -> None:
         """Be found among these entries, and no others: the cells of those that nobody reads become somebody else's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,8 @@ from dataclasses import replace
 import pytest
 
 from lbproxy.core import ledger
+from lbproxy.core.account import DRAINING, OUT, SERVING
+from lbproxy.core.recency import SLOTS, Recency
 from lbproxy.core.spec import BoundedLoad, HotKeys, PoolSpec, Queue
 from tests.dataplane.harness import (
     PATIENCE_S,
@@ -225,4 +228,32 @@ async def test_tunnels_that_are_cut_leave_nothing_behind() -> None:
         for each in tunnels[1:]:
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await asyncio.wait_for(each.reader.readexactly(1), PATIENCE_S)
+            each.writer.close()
+
+
+# Keys that move.
+
+
+async def test_a_tunnel_is_not_closed_while_its_key_has_nowhere_to_go() -> None:
+    async with echoing(2, on_move="close") as (_, proxy):
+        open_one = await tunnel(proxy, proxy.key_of("b0"))
+        proxy.plane.adopt({"p": {"b0": OUT, "b1": OUT}})
+        assert await open_one.is_alive()
+        proxy.plane.adopt({"p": {"b0": OUT, "b1": SERVING}})
+        assert await asyncio.wait_for(open_one.reader.read(), PATIENCE_S) == b""
+        open_one.writer.close()
+
+
+async def test_a_tunnel_ends_with_its_users_session_on_a_backend_that_drains() -> None:
+    async with echoing(2, on_move="close", session_drain=30.0) as (_, proxy):
+        table = bytearray(SLOTS)
+        proxy.pool.account.sessions = Recency(table, 30.0, time.monotonic())
+        open_one = await tunnel(proxy, proxy.key_of("b0"))
+        other = await tunnel(proxy, proxy.key_of("b1"))
+        proxy.plane.adopt({"p": {"b0": DRAINING, "b1": SERVING}})
+        assert await open_one.is_alive()
+        table[:] = bytes(SLOTS)  # as if time had gone by
+        assert await asyncio.wait_for(open_one.reader.read(), PATIENCE_S) == b""
+        assert await other.is_alive()
+        for each in (open_one, other):
             each.writer.close()
