@@ -78,12 +78,13 @@ PROTOCOL: Final = 5
 FIRST_BYTE_TIMEOUT: Final = 6
 IDLE_TIMEOUT: Final = 7
 # What made a further attempt necessary.
-RETRY_REASONS: Final = ("connect", "stale", "reset", "status", "timeout")
+RETRY_REASONS: Final = ("connect", "stale", "reset", "status", "timeout", "out")
 RETRY_CONNECT: Final = 0
 RETRY_STALE: Final = 1
 RETRY_RESET: Final = 2
 RETRY_STATUS: Final = 3
 RETRY_TIMEOUT: Final = 4
+RETRY_OUT: Final = 5
 # What became of a further attempt: a better answer began, below 500 and none of `retry.statuses`; it failed, or its
 # answer was no better; or it was given up, because the client left or sent no more, or the proxy itself could not make
 # it.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, cast, final
 
-from lbproxy.core.account import DRAINING
+from lbproxy.core.account import DRAINING, OUT, Backend
 from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import Finished
 from lbproxy.core.ledger import (
@@ -28,6 +28,7 @@ from lbproxy.dataplane.connections import close_idle, expire_idle, review_idle
 from lbproxy.dataplane.deadlines import TICK
 from lbproxy.dataplane.downstream import Downstream
 from lbproxy.dataplane.plane import Plane, Trust, monotonic
+from lbproxy.dataplane.recovery import backend_is_out
 from lbproxy.dataplane.tunnel import Tunnel
 
 _BACKLOG: Final = 4096
@@ -218,10 +219,22 @@ class DataPlane:
         plane = self._plane
         for name, pool in plane.snapshot.pools.items():
             if name in states:
+                before = [backend for backend in pool.backends.values() if backend.state != OUT]
                 pool.adopt(states[name])
+                self._leave([backend for backend in before if backend.state == OUT and not backend.eligible])
                 plane.fill_seats(pool)
                 if pool.spec.on_move == "close":
                     _tell_tunnels(pool)
+
+    def _leave(self, backends: list[Backend]) -> None:
+        """Tell those who wait for an answer of one of these backends that it is out of service now."""
+        if not backends:
+            return
+        for listener in (*self._listeners.values(), *self._leaving):
+            for connection in list(listener.connections):
+                exchange = connection.exchange
+                if exchange.backend in backends and exchange.has_seat:
+                    backend_is_out(exchange)
 
     def _look_after_pools(self) -> None:
         """Expire idle connections, measure keys, and bring up to date what need not be exact to the request."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from lbproxy.core.exchange import (
     ABANDON,
+    CONNECTING,
     CUT,
     DETACH,
     DONE,
@@ -20,6 +21,7 @@ from lbproxy.core.exchange import (
     NEXT,
     REPEAT,
     RESPONDING,
+    SENDING,
     UPSTREAM_STATES,
     WHEN_ATTEMPT_FAILS,
     WHEN_CLIENT_LEAVES,
@@ -41,6 +43,7 @@ from lbproxy.core.ledger import (
     RETRY,
     RETRY_CONNECT,
     RETRY_FAILED,
+    RETRY_OUT,
     RETRY_RESET,
     RETRY_STALE,
     RETRY_STATUS,
@@ -141,18 +144,19 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
         return
     exchange.leave_seat()
     _blame(exchange, pool, backend, error)
+    is_news = _note_tried(exchange, backend)
     if verdict == ALLOWED:
-        following = _next(exchange, pool, backend)
+        following = _next(exchange, pool)
         if following is not None:
-            if _may_draw(exchange, pool, phase):
+            if _may_draw(exchange, pool, phase, is_news):
                 exchange.retried_for = _REASONS[error]
                 exchange.attempt_later(following)
                 return
-        elif exchange.plane.latest(pool).has_others(exchange.tried) and _may_draw(exchange, pool, phase):
+        elif exchange.plane.latest(pool).has_others(exchange.tried) and _may_draw(exchange, pool, phase, is_news):
             # The others are only full just now: wait, as a request does whose owner is out.
             wait_for_seat(exchange, pool, _REASONS[error])
             return
-    elif verdict >= 0:
+    elif verdict >= 0 and is_news:
         _count_refused(exchange, pool, verdict)
     exchange.refuse(*_ANSWERS[error])
 
@@ -166,11 +170,8 @@ def try_elsewhere(exchange: Exchange, status: int, is_complete: bool) -> bool:
         exchange.plane.note_failure(pool, backend, "status")
     if status not in pool.spec.retry.statuses:
         return False
-    verdict = pool.retry.verdict(ANSWERED, exchange.method, exchange.attempts, exchange.is_repeatable, status)
-    following = _following(exchange, pool, backend, ANSWERED) if verdict == ALLOWED else None
+    following = _following(exchange, pool, backend, ANSWERED, status)
     if following is None:
-        if verdict >= 0:
-            _count_refused(exchange, pool, verdict)
         return False
     exchange.plane.cells[backend.row + BACKEND_REQUESTS + code_class(status)] += 1
     upstream = exchange.upstream
@@ -186,19 +187,31 @@ def _try_is_over(exchange: Exchange) -> None:
     """The time for one try is over: another backend, if the request may be repeated, else wait on."""
     pool, backend = exchange.attempting()
     upstream = exchange.upstream
-    has_received = upstream is not None and upstream.has_received
-    verdict = pool.retry.verdict(SENT, exchange.method, exchange.attempts, exchange.is_repeatable)
     following = None
-    if verdict == ALLOWED and not has_received:
+    if upstream is None or not upstream.has_received:
         following = _following(exchange, pool, backend, SENT)
     if following is None:
-        if verdict >= 0:
-            _count_refused(exchange, pool, verdict)
         left_s = pool.first_byte_s - (pool.per_try_s or 0.0)
         exchange.downstream.set_deadline(max(0.0, left_s), DUE_FIRST_BYTE)
         return
     _blame(exchange, pool, backend, FIRST_BYTE_TIMEOUT)
     _move_on(exchange, pool, backend, following, RETRY_TIMEOUT)
+
+
+def backend_is_out(exchange: Exchange) -> None:
+    """The backend has been taken out of service while the request is there, perhaps for long if it hangs: ask another
+    one at once, if the request may be repeated and nothing has come back. Else wait on, for it may still be answered.
+    """
+    if exchange.up not in (CONNECTING, SENDING):
+        return
+    pool, backend = exchange.attempting()
+    upstream = exchange.upstream
+    if upstream is not None and upstream.has_answered:
+        return
+    phase = UNSENT if upstream is None or upstream.unsent else SENT
+    following = _following(exchange, pool, backend, phase)
+    if following is not None:
+        _move_on(exchange, pool, backend, following, RETRY_OUT)
 
 
 def _move_on(exchange: Exchange, pool: Pool, failed: Backend, following: Backend, reason: int) -> None:
@@ -213,15 +226,29 @@ def _move_on(exchange: Exchange, pool: Pool, failed: Backend, following: Backend
     exchange.plane.fill_seats(pool)
 
 
-def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int) -> Backend | None:
-    """Where the request goes on at once, if there is anybody and the budget allows it."""
-    following = _next(exchange, pool, failed)
-    return following if following is not None and _may_draw(exchange, pool, phase) else None
+def _following(exchange: Exchange, pool: Pool, failed: Backend, phase: int, status: int = 0) -> Backend | None:
+    """Where the request goes on at once, if it may, anybody is there, and the budget allows it."""
+    is_news = _note_tried(exchange, failed)
+    verdict = pool.retry.verdict(phase, exchange.method, exchange.attempts, exchange.is_repeatable, status)
+    if verdict == ALLOWED:
+        following = _next(exchange, pool)
+        return following if following is not None and _may_draw(exchange, pool, phase, is_news) else None
+    if verdict >= 0 and is_news:
+        _count_refused(exchange, pool, verdict)
+    return None
 
 
-def _next(exchange: Exchange, pool: Pool, failed: Backend) -> Backend | None:
-    """The next backend that has not been tried and has room, the failed one now being among the tried."""
-    exchange.tried.append(failed)
+def _note_tried(exchange: Exchange, backend: Backend) -> bool:
+    """The attempt on this backend has failed, or its time is over. False if that is known already, for the attempt goes
+    on where no other one may follow: of that, nothing more is to be counted."""
+    if backend in exchange.tried:
+        return False
+    exchange.tried.append(backend)
+    return True
+
+
+def _next(exchange: Exchange, pool: Pool) -> Backend | None:
+    """The next backend that has not been tried and has room."""
     h = exchange.h
     latest = exchange.plane.latest(pool)
     following = latest.successor(h, exchange.tried)
@@ -230,13 +257,14 @@ def _next(exchange: Exchange, pool: Pool, failed: Backend) -> Backend | None:
     return following
 
 
-def _may_draw(exchange: Exchange, pool: Pool, phase: int) -> bool:
+def _may_draw(exchange: Exchange, pool: Pool, phase: int, is_news: bool) -> bool:
     """Draw a further attempt from the budget, where it is held to it. If it may be made, or waited for, that is how the
-    request's backend is chosen from here on."""
+    request's backend is chosen from here on. `is_news`: it is refused for the first time, if it is."""
     if pool.retry.is_charged(phase):
         account = pool.account
         if not account.budget.spend(exchange.plane.now, account.requests(), account.in_flight):
-            _count_refused(exchange, pool, NO_BUDGET)
+            if is_news:
+                _count_refused(exchange, pool, NO_BUDGET)
             return False
     exchange.decision = RETRY
     return True

@@ -302,7 +302,7 @@ class Exchange(Finished):
         pool = self.pool
         assert pool is not None
         per_try = pool.per_try_s
-        if per_try is None:
+        if per_try is None or self.backend in self.tried:  # the time for this try is over already
             downstream.set_deadline(pool.first_byte_s, DUE_FIRST_BYTE)
         else:
             downstream.set_deadline(min(per_try, pool.first_byte_s), DUE_TRY)

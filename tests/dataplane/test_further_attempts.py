@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lbproxy.core import ledger
-from lbproxy.core.account import OUT
+from lbproxy.core.account import OUT, SERVING
 from lbproxy.core.retry import REFUSALS
 from lbproxy.core.spec import Queue, Retry, Route
 from lbproxy.dataplane.turn import BUSY
@@ -576,3 +576,152 @@ async def test_a_further_attempt_goes_to_a_backend_that_the_pool_has_by_then(key
             assert status(await asking) == 200
             assert proxy.lines[0].backend in ("b0", "b1")
             assert proxy.lines[0].attempts == 2
+
+
+@pytest.mark.parametrize("ending", ["is closed", "is answered with a status of those"])
+@pytest.mark.parametrize(
+    ("retry", "method", "reason"),
+    [
+        (Retry(), "POST", "not_idempotent"),
+        (Retry(attempts=1), "GET", "attempts"),
+        (Retry(budget=0.0, min_budget=0), "GET", "budget"),
+        (Retry(buffer=1), "PUT", "buffer"),
+    ],
+)
+async def test_a_further_attempt_is_refused_once_whether_for_its_time_or_for_what_comes_then(
+    retry: Retry, method: str, reason: str, ending: str
+) -> None:
+    has_refused = asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await has_refused.wait()
+        if ending != "is closed":
+            writer.write(answer(status="503 Busy"))
+
+    async with backend(slow) as b0, backend(slow) as b1:
+        retry = replace(retry, per_try=0.1, statuses=(503,))
+        async with running(replace(pool_of(b0.port, b1.port), retry=retry)) as proxy:
+
+            def refused() -> dict[str, int]:
+                counts = {name: proxy.pool_cell(ledger.POOL_RETRIES_REFUSED + at) for at, name in enumerate(REFUSALS)}
+                return {name: count for name, count in counts.items() if count}
+
+            body = b"" if method == "GET" else b"xy"
+            asking = asyncio.create_task(proxy.ask(request(method, body=body)))
+            await proxy.settled(lambda: bool(refused()))
+            has_refused.set()
+            assert status(await asking) == (502 if ending == "is closed" else 503)
+            assert refused() == {reason: 1}
+            assert proxy.lines[0].attempts == 1
+
+
+# A backend that is taken out while requests hang there.
+
+
+async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A backend that takes requests and never answers."""
+    await reader.read()
+
+
+async def until_held(proxy: Plane, name: str, count: int = 1) -> None:
+    await proxy.settled(lambda: proxy.backend_cell(name, ledger.BACKEND_IN_FLIGHT) == count)
+
+
+@pytest.mark.parametrize("key", [b"kim", b""])
+@pytest.mark.parametrize(("method", "body"), [("GET", b""), ("PUT", b"xy")])
+async def test_a_request_that_may_be_repeated_leaves_a_backend_that_is_out(
+    method: str, body: bytes, key: bytes
+) -> None:
+    async with (
+        backend(hangs) as b0,
+        backend(answering(answer())) as b1,
+        running(pool_of(b0.port, b1.port)) as proxy,
+    ):
+        proxy.plane.adopt({"p": {"b1": OUT}})
+        asking = asyncio.create_task(proxy.ask(request(method, body=body, key=key)))
+        await proxy.settled(lambda: b0.octets.endswith(b"\r\n\r\n" + body))
+        proxy.plane.adopt({"p": {"b0": OUT, "b1": SERVING}})
+        assert status(await asking) == 200
+        assert [(line.backend, line.decision, line.attempts) for line in proxy.lines] == [("b1", "retry", 2)]
+        assert (proxy.retries("out", "success"), counted(proxy)) == (1, 1)
+        assert proxy.pool.account.in_flight == 0
+        errors = range(ledger.BACKEND_ERRORS, ledger.BACKEND_ERRORS + len(ledger.UPSTREAM_ERRORS))
+        assert not any(proxy.backend_cell("b0", column) for column in errors)
+
+
+@pytest.mark.parametrize(
+    ("retry", "method", "refused"),
+    [
+        (Retry(), "POST", "not_idempotent"),
+        (Retry(attempts=1), "GET", "attempts"),
+        (Retry(budget=0.0, min_budget=0), "GET", "budget"),
+    ],
+)
+async def test_a_request_that_may_not_be_repeated_is_still_answered_by_a_backend_that_is_out(
+    retry: Retry, method: str, refused: str
+) -> None:
+    gate = asyncio.Event()
+    async with (
+        backend(waiting_for(gate)) as b0,
+        backend(waiting_for(gate)) as b1,
+        running(replace(pool_of(b0.port, b1.port), retry=retry)) as proxy,
+    ):
+        key = proxy.key_of("b0")
+        asking = asyncio.create_task(proxy.ask(request(method, key=key)))
+        await until_held(proxy, "b0")
+        for state in (OUT, SERVING, OUT):
+            proxy.plane.adopt({"p": {"b0": state}})
+        assert proxy.pool_cell(ledger.POOL_RETRIES_REFUSED + REFUSALS.index(refused)) == 1
+        gate.set()
+        assert status(await asking) == 200
+        assert [(line.backend, line.attempts) for line in proxy.lines] == [("b0", 1)]
+
+
+async def test_a_request_stays_where_an_answer_has_begun_or_nobody_else_may_be_asked() -> None:
+    gate = asyncio.Event()
+
+    async def begins(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await read_head(reader)
+        octets = answer()
+        size = 0 if b"/nothing" in head else 10 if b"/head" in head else len(octets) - 1
+        writer.write((b"HTTP/1.1 103 Early Hints\r\n\r\n" if b"/hints" in head else b"") + octets[:size])
+        await gate.wait()
+        writer.write(octets[size:])
+
+    async with (
+        backend(begins) as b0,
+        backend(answering(answer())) as b1,
+        running(pool_of(b0.port, b1.port)) as proxy,
+    ):
+        key = proxy.key_of("b0")
+        asking = [
+            asyncio.create_task(proxy.ask(request(target=target, key=key))) for target in ("/head", "/body", "/hints")
+        ]
+        await until_held(proxy, "b0", 3)
+        await proxy.settled(lambda: all(len(part) > 20 for part in b0.received))
+        proxy.plane.adopt({"p": {"b1": OUT}})
+        asking.append(asyncio.create_task(proxy.ask(request(target="/nothing", key=key))))
+        await until_held(proxy, "b0", 4)
+        await asyncio.sleep(0.05)  # what has been sent has arrived
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        gate.set()
+        for octets in await asyncio.gather(*asking):
+            assert octets.startswith((b"HTTP/1.1 200", b"HTTP/1.1 103"))
+        assert {line.backend for line in proxy.lines} == {"b0"}
+        assert counted(proxy) == 0
+
+
+async def test_with_panic_nobody_leaves_a_backend_that_is_asked_all_the_same() -> None:
+    gate = asyncio.Event()
+    async with (
+        backend(waiting_for(gate)) as b0,
+        backend(waiting_for(gate)) as b1,
+        running(replace(pool_of(b0.port, b1.port), panic="serve_all")) as proxy,
+    ):
+        asking = asyncio.create_task(proxy.ask(request(key=proxy.key_of("b0"))))
+        await until_held(proxy, "b0")
+        proxy.plane.adopt({"p": {"b0": OUT, "b1": OUT}})
+        gate.set()
+        assert status(await asking) == 200
+        assert [(line.backend, line.attempts) for line in proxy.lines] == [("b0", 1)]
