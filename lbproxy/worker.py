@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -71,6 +72,8 @@ class Worker:
         self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
         self._loop = loop
         self._orders: asyncio.Queue[tuple[Order, list[int]]] = asyncio.Queue()
+        # Those among them that say nothing but states.
+        self._adopts: deque[Adopt] = deque()
         self._sockets: dict[str, socket.socket] = {}
         # Memories of keys seen, by pool, and those that have come since the last generation.
         self._tables: dict[str, memoryview] = {}
@@ -108,13 +111,15 @@ class Worker:
         if isinstance(order, TellKeys):
             self._tell_keys(order)
             return
-        if isinstance(order, Adopt) and self._is_building:
-            self._let_go(order)
+        if isinstance(order, Adopt):
+            if self._is_building or not self._orders.empty():
+                self._let_go(order)
+            self._adopts.append(order)
         self._orders.put_nowait((order, descriptors))
 
     def _let_go(self, order: Adopt) -> None:
         """Whoever may not be asked any more is not asked from now on, though a generation that was ordered before is
-        still being built. Whoever comes, comes in its turn, with the weight that it is to have."""
+        still to be built. Whoever comes, comes in its turn, with the weight that it is to have."""
         if self._plane is not None and self._snapshot is not None:
             known = {
                 name: {backend.name: backend.state for backend in pool.backends.values()}
@@ -137,6 +142,7 @@ class Worker:
             elif isinstance(order, Generation):
                 await self._apply(order)
             elif isinstance(order, Adopt):
+                self._adopts.popleft()
                 self._adopt(order)
             elif isinstance(order, ReopenLogs) and self._log is not None:
                 self._log.reopen()
@@ -156,6 +162,7 @@ class Worker:
             rings=rings,
         )
         self._snapshot = snapshot
+        adopt = self._without_leavers(order.adopt)
         self._remember_keys(snapshot)
         self._drain_timeout_s = order.config.drain_timeout
         new = {name: self._sockets.pop(name) for name in snapshot.listeners if name in self._sockets}
@@ -166,20 +173,28 @@ class Worker:
             told = self._log_of(order.config, log)
             most = self._most_clients(order.config)
             self._plane = DataPlane(self._loop, snapshot, self._cells, told, self._on_failing_backend, most)
-            self._adopt(order.adopt)
+            self._adopt(adopt)
             await self._plane.start(new)
             settle()
         else:
             assert self._log is not None
             if self._wanted_clients(order.config) > self._allowed_clients:
                 self._most_clients(order.config)
-            self._plane.apply(snapshot, order.adopt.states)
+            self._plane.apply(snapshot, adopt.states)
             self._plane.log_to(self._log_of(order.config, self._log))
-            self._say(Report("adopted", order.adopt.number))
+            self._say(Report("adopted", adopt.number))
             await self._plane.start(new)
             self._reconfigure_log(self._log, order)
         self._close_unused_sockets()
         self._say(Report("applied", order.number))
+
+    def _without_leavers(self, adopt: Adopt) -> Adopt:
+        """The states that come with a generation, but nobody is to be asked who leaves by an order that waits behind
+        it: it has left already."""
+        states = adopt.states
+        for later in self._adopts:
+            states = without_comers(states, later.states)
+        return Adopt(adopt.number, states)
 
     def _log_of(self, config: Config, log: AccessLog) -> Callable[[Finished], None]:
         """What is told of each exchange that ends: the access log, by way of tracing once there was any."""
