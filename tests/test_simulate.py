@@ -265,6 +265,7 @@ def test_zeros_before_a_whole_number_do_not_cut_it_short() -> None:
         (["--hot", "20"], "20 is not a share such as 20% or 0.2"),
         (["--hot", "-1%"], "expected one argument"),
         (["--service", "200"], "200 is not a duration such as 200ms or 5s"),
+        (["--service", "0s"], "0s is too short: an answer takes 0.001ms at the least"),
         (["--factor", "0.9"], "0.9 is not a number from 1 up, nor off"),
         (["--factor", "nan"], "nan is not a number from 1 up, nor off"),
         (["--min-gap", "-"], "- is not a whole number, nor auto"),

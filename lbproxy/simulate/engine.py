@@ -1,8 +1,8 @@
 """The clock: events in the order of their time, and who is called by each.
 
 Time starts at START and no event takes any. Every worker measures its keys each TICK_S, at moments of its own, as
-processes do that know nothing of each other. A client in a closed loop keeps its
-connection, and so its worker; which one that is has been left to chance, as it is when workers share a port.
+processes do that know nothing of each other. A client in a closed loop keeps its connection, and so its worker; which
+one that is has been left to chance, as it is when workers share a port.
 
 A recorded night is long, and ticks are most of it. When nothing has been in flight for SETTLED_S, every measure has
 faded to less than a rounding error, no key is hot nor remembered as one (`core/hotkeys.py`), and further ticks change

@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     traffic.add_argument("--hot-until", type=_duration, metavar="T", help="when that ends (default never)")
     traffic.add_argument("--clients", type=whole(1, 1_000_000), metavar="N", help="in a closed loop (default 200)")
     traffic.add_argument("--rate", type=_number(0.001, 1e7), metavar="R", help="instead: requests a second, no loop")
-    traffic.add_argument("--service", type=_duration, metavar="T", help="how long an answer takes (default 200ms)")
+    traffic.add_argument("--service", type=_service, metavar="T", help="how long an answer takes (default 200ms)")
     traffic.add_argument("--spread", type=_share, metavar="SHARE", help="give or take this part of it (default 10%%)")
     traffic.add_argument("--from-log", metavar="FILE", help="instead of all these: a JSON access log, - for stdin")
     traffic.add_argument("--speed", type=_number(0.001, 1000), metavar="X", help="how many times as fast as it came")
@@ -89,6 +89,8 @@ _ALGORITHMS: Final = (
     "lbproxy", "bounded", "random-jump", "ring", "one-point", "rendezvous", "maglev", "jump", "partitions", "mod",
 )  # fmt: skip
 _MOST_DIGITS: Final = 18
+# Time must go on when clients ask again as soon as they are answered, and what is much less is nothing to the clock.
+_LEAST_SERVICE_S: Final = 1e-6
 _UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -132,6 +134,13 @@ def _duration(text: str) -> float:
     if found is None or value is None:
         raise argparse.ArgumentTypeError(f"{text} is not a duration such as 200ms or 5s")
     return value * _UNITS[found[2]]
+
+
+def _service(text: str) -> float:
+    value = _duration(text)
+    if value < _LEAST_SERVICE_S:
+        raise argparse.ArgumentTypeError(f"{text} is too short: an answer takes 0.001ms at the least")
+    return value
 
 
 def _factor(text: str) -> float | str:

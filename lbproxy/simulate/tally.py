@@ -52,7 +52,7 @@ class Outcome:
     `hot`, `neighbours` and `others` are the requests of hot keys, of cold keys with the same owner, and of all other
     cold keys. `cold_keys` are those that asked at all, `disturbed` those of them that were not always served by their
     owner. `in_flight` is what the pool held on average; `peak` and `busiest` are the largest of the backends' `peak`
-    and `mean`. `served_as_recorded` is None for imagined traffic.
+    and `mean`, `imbalance` the largest part served over its part by weight.
     """
 
     requests: int
