@@ -1,17 +1,18 @@
 """Memories of keys seen, one for each pool with `session_drain`: shared memory that all workers mark and none owns.
 
 The supervisor keeps them, so that a session is still known when the worker that served it has been replaced. A pool
-whose window changes gets a new one, because its stamps count parts of the window.
+whose window changes gets a new one, because its stamps count parts of the window; what was known is carried over.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from lbproxy.core.recency import SLOTS, Recency
+from lbproxy.core.recency import SLOTS, Recency, carry_over
 from lbproxy.core.spec import Config
 from lbproxy.observe.slabs import memory_file
 
@@ -51,8 +52,11 @@ class Memories:
         made: dict[str, Memory] = {}
         try:
             for pool, window_s in windows(config).items():
-                if pool not in self._all or self._all[pool].window_s != window_s:
-                    made[pool] = Memory(pool, window_s)
+                known = self._all.get(pool)
+                if known is None or known.window_s != window_s:
+                    made[pool] = memory = Memory(pool, window_s)
+                    if known is not None:
+                        carry_over(known.table, known.window_s, memory.table, window_s, time.monotonic())
         except OSError:
             give_back(made)
             raise

@@ -189,6 +189,21 @@ async def test_a_pool_gets_and_loses_its_memory_with_the_configuration() -> None
 
 
 @on_uvloop
+@pytest.mark.parametrize("window_s", [20.0, 600.0])
+async def test_sessions_are_known_on_when_their_time_is_changed_while_their_backend_drains(window_s: float) -> None:
+    async with running("session_drain: 60s") as made:
+        supervisor = made.supervisor
+        before = await made.homes()
+        assert await supervisor.adopted(supervisor.adopt(states(b1=DRAINING)))
+        (pool,) = supervisor.config.pools
+        changed = replace(supervisor.config, pools=(replace(pool, session_drain=window_s),))
+        assert await supervisor.acknowledged(supervisor.put(changed, {}, states(b1=DRAINING)))
+        assert await made.homes() == before
+        fresh = await asyncio.gather(*(get(made.port, user=f"fresh-{number}") for number in range(60)))
+        assert {text for _, text in fresh} == {"b2", "b3"}
+
+
+@on_uvloop
 async def test_the_sample_has_every_key_of_every_worker() -> None:
     async with running() as made:
         await made.homes()

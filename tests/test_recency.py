@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbproxy.core.recency import SLOTS, Recency
+from lbproxy.core.recency import SLOTS, Recency, carry_over
 
 HASHES = st.integers(0, 2**64 - 1)
 
@@ -69,3 +69,35 @@ def test_a_short_window_is_swept_faster() -> None:
     for step in range(60, 90):
         recency.tick(step / 10)
     assert not any(table)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(1, 5000), st.floats(1, 5000), st.floats(0, 1e6), st.floats(0.02, 0.95))
+def test_another_window_knows_the_same_keys_and_forgets_them_in_its_own_time(
+    before: float, after: float, start: float, age: float
+) -> None:
+    source, target = bytearray(SLOTS), bytearray(SLOTS)
+    known = Recency(source, before, start)
+    known.mark(42)
+    since = age * before
+    known.tick(start + since)
+    assert known.has_seen(42)
+    carry_over(source, before, target, after, start + since)
+    heir = Recency(target, after, start + since)
+    assert not heir.has_seen(43)
+    slack = 0.03 * max(before, after)
+    if since < after - slack:
+        assert heir.has_seen(42)
+        heir.tick(start + after - slack)
+        assert heir.has_seen(42)
+        heir.tick(start + after + slack)
+    if since > after + slack or since < after - slack:
+        assert not heir.has_seen(42)
+
+
+def test_what_another_workers_clock_has_marked_ahead_is_seen_now() -> None:
+    source, target = bytearray(SLOTS), bytearray(SLOTS)
+    ahead = Recency(source, 5.0, 100.1)
+    ahead.mark(42)
+    carry_over(source, 5.0, target, 10.0, 100.0)
+    assert Recency(target, 10.0, 100.0).has_seen(42)

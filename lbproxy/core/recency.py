@@ -51,7 +51,7 @@ class Recency:
     def tick(self, now: float) -> None:
         """Let time go on, and sweep as much as the time since the last tick asks for."""
         elapsed_s, self._now = now - self._now, now
-        self._stamp = int(now / self._part_s) % _STAMPS + 1
+        self._stamp = _stamp(now, self._part_s)
         young = bytes([stamp if self._is_young(stamp) else 0 for stamp in range(_STAMPS + 1)])
         slices = SLOTS // _SLICE
         for _ in range(min(slices, 1 + int(slices * elapsed_s / (_SWEEP * self._part_s)))):
@@ -69,3 +69,29 @@ class Recency:
             if swept != part:
                 self._table[start : start + _SLICE] = swept
         self._at = (start + _SLICE) % SLOTS
+
+
+def carry_over(
+    source: memoryview | MutableSequence[int],
+    window_s: float,
+    target: memoryview | MutableSequence[int],
+    target_window_s: float,
+    now: float,
+) -> None:
+    """Let the table of another window know the keys that the `source` knows of its own `window_s`, those that were not
+    seen within the new one apart. The `target` is empty."""
+    part_s, target_part_s = window_s / _PARTS, target_window_s / _PARTS
+    present, target_present = _stamp(now, part_s), _stamp(now, target_part_s)
+    stamps = bytearray(_STAMPS + 1)
+    for ago in range(-_AHEAD, _PARTS + 1):
+        since = int(max(0, ago) * part_s / target_part_s)
+        if since <= _PARTS:
+            stamps[(present - 1 - ago) % _STAMPS + 1] = (target_present - 1 - since) % _STAMPS + 1
+    for start in range(0, SLOTS, _SLICE):
+        part = bytes(source[start : start + _SLICE])
+        if part.count(0) != len(part):
+            target[start : start + _SLICE] = part.translate(stamps)
+
+
+def _stamp(now: float, part_s: float) -> int:
+    return int(now / part_s) % _STAMPS + 1
