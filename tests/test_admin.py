@@ -8,9 +8,10 @@ import os
 import pwd
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import EllipsisType
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import pytest
@@ -31,6 +32,7 @@ from lbproxy.control.ring_changes import RingChanges
 from lbproxy.control.scene import Scene, Shares
 from lbproxy.control.wellbeing import Mandate, Wellbeing
 from lbproxy.core import ledger
+from lbproxy.core.account import OUT
 from lbproxy.core.ring import Ring
 from lbproxy.core.snapshot import States, build_snapshot
 from lbproxy.core.spec import Address, Pin
@@ -734,6 +736,22 @@ def test_pools_tell_weights_shares_and_counts() -> None:
     assert [backend["state"] for backend in pool["backends"]] == ["up", "up", "draining"]
     assert first["state_since"] == "2026-11-30T12:00:00.000Z"
     assert (first["override"], first["overrides"], first["probe"], first["slots"]) == (None, [], None, 2)
+
+
+@pytest.mark.parametrize("panic", ["off", "serve_all"])
+def test_a_backend_that_takes_no_new_keys_has_no_share_of_them(panic: Literal["off", "serve_all"]) -> None:
+    stood = Stood()
+    now = 1_796_040_000.0
+    stood.being.decide([Override("api", "b2", "drain", 0.0, 3.0, "bob", now, None, "repair")])
+    shares = [(each["expected_share"], each["current_share"]) for each in stood.pool()["backends"]]
+    assert shares == [(0.25, 1.0), (0.75, 0.0), (0.0, 0.0)]
+    (pool,) = CONFIG.pools
+    config = replace(CONFIG, pools=(replace(pool, panic=panic),))
+    stood.snapshot = build_snapshot(config, 2, stood.rows, stood.snapshot)
+    stood.tell({"api": {"b1": OUT, "b2": OUT, "b3": OUT}})
+    shares = [(each["expected_share"], each["current_share"]) for each in stood.pool()["backends"]]
+    is_asked = panic == "serve_all"
+    assert shares == [(0.25, 0.25 * is_asked), (0.75, 0.75 * is_asked), (0.0, 0.0)]
 
 
 def test_documents_and_the_metrics_page_agree_on_every_count() -> None:

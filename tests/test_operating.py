@@ -80,7 +80,13 @@ async def test_weights_drains_and_their_end(tmp_path: Path, backends: Backends) 
         before = await homes(proxy)
         code, out, _ = await cli(proxy, "drain", "b1", "--reason", "repair")
         assert code == 0
-        assert out.startswith("b1: draining, weight 1, 0 in flight  [")
+        assert out.startswith("b1: draining, weight 1, 0 in flight  [empty, can be stopped; drain by ")
+        table = (await cli(proxy, "status"))[1].splitlines()[-3:]
+        assert [line.split()[:5] for line in table] == [
+            ["b1", "draining", "1", "0.00", "%"],
+            ["b2", "up", "1", "50.00", "%"],
+            ["b3", "up", "1", "50.00", "%"],
+        ]
         during = await homes(proxy)
         assert "b1" not in during.values()
         assert {user for user in USERS if during[user] != before[user]} == {u for u in USERS if before[u] == "b1"}

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WATCH_S: Final = 1.0
 WAIT_S: Final = 0.5
+# How long a drain may take that has nothing to wait for: the workers must have heard of it, and held nothing since.
+SETTLE_S: Final = 2.5
 
 
 def run(arguments: Namespace, config_path: Callable[[], str | None]) -> int:
@@ -139,14 +141,12 @@ def _drain(arguments: Namespace, admin: Admin) -> int:
     wait_s = None if arguments.wait is None else _seconds(arguments.wait)
     asked = {"state": "drain", "ttl": arguments.ttl, "reason": arguments.reason, "force": arguments.force}
     path, done = _decide(arguments, admin, asked)
-    if wait_s is None:
-        return _show(arguments, done)
-    end = time.monotonic() + wait_s
-    while not done["empty"] and time.monotonic() < end:
+    end = time.monotonic() + (SETTLE_S if wait_s is None else wait_s)
+    while not done["empty"] and time.monotonic() < end and (wait_s is not None or not done["in_flight"]):
         time.sleep(WAIT_S)
         done = admin.ask("GET", path)
     _show(arguments, done)
-    if not done["empty"]:
+    if wait_s is not None and not done["empty"]:
         raise Stop(BAD, f"lbproxy: {done['name']} still has something left")
     return OK
 

@@ -49,7 +49,16 @@ class Scene:
         return iso_time(int((self.wall + monotonic - self.now) * 1000)) if monotonic > self.now else None
 
 
+def current_shares(pool: Pool) -> Mapping[str, float]:
+    """The share of new keys that each backend should have as things stand: those of others go to whoever may be
+    asked."""
+    whole = sum(backend.weight for backend in pool.backends.values() if backend.eligible)
+    return {
+        name: backend.weight / whole if whole and backend.eligible else 0.0 for name, backend in pool.backends.items()
+    }
+
+
 def expected_shares(pool: Pool) -> Mapping[str, float]:
-    """The share that each backend's effective weight asks for."""
+    """The share that each backend's effective weight asks for, whoever may be asked just now."""
     whole = sum(backend.weight for backend in pool.backends.values())
     return {name: backend.weight / whole if whole else 0.0 for name, backend in pool.backends.items()}

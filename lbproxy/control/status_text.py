@@ -133,7 +133,8 @@ def _titles(is_moving: bool) -> list[str]:
 
 def _cells(backend: Document, flow: _Flow | None) -> list[str]:
     errors = sum(backend["errors"].values()) + backend["requests"].get("5xx", 0)
-    shares = [_percent(backend["expected_share"]), _percent(backend["ring_share"])]
+    asked = backend.get("current_share", backend["expected_share"])  # an older instance does not say
+    shares = [_percent(asked), _percent(backend["ring_share"])]
     counts = [str(backend["in_flight"]), *([str(requests(backend))] if flow is None else []), str(errors)]
     return [
         *(backend["name"], backend["state"], _weight(backend), *shares),
@@ -161,7 +162,7 @@ def _notes(backend: Document) -> str:
     if backend["upgraded_open"]:
         notes.append(f"{backend['upgraded_open']} upgraded")
     if backend["state"] == "draining":
-        notes.append("empty, can be stopped" if backend["empty"] else "not empty yet")
+        notes.append("empty, can be stopped" if backend["empty"] else _why_not_empty(backend))
     if backend["state_until"]:
         notes.append(f"until {backend['state_until']}")
     if backend["state"] == "down" and backend["probe"]:
@@ -169,6 +170,11 @@ def _notes(backend: Document) -> str:
         notes.append(f"last check: {backend['probe']['result']}{f', {why}' if why else ''}")
     notes += [_override(each) for each in backend["overrides"]]
     return f"  [{'; '.join(notes)}]" if notes else ""
+
+
+def _why_not_empty(backend: Document) -> str:
+    held = backend["in_flight"] or backend["upgraded_open"]
+    return "not empty yet" if held else "not empty yet: it held something only a moment ago, or its sessions go on"
 
 
 def _override(override: Document) -> str:

@@ -10,7 +10,7 @@ from lbproxy.control.explain import source_words
 from lbproxy.control.overrides import Override
 from lbproxy.control.pins import SetPin
 from lbproxy.control.ring_changes import Change
-from lbproxy.control.scene import Scene, expected_shares
+from lbproxy.control.scene import Scene, current_shares, expected_shares
 from lbproxy.core.account import SERVING, Backend
 from lbproxy.core.balance import Pool
 from lbproxy.core.ledger import (
@@ -85,12 +85,13 @@ def _ring(pool: Pool, change: Change) -> Document:
 
 
 def _backends(scene: Scene, pool: Pool) -> list[Document]:
-    owned, expected = scene.shares.of(pool), expected_shares(pool)
+    owned, expected, current = scene.shares.of(pool), expected_shares(pool), current_shares(pool)
     points = dict(zip(pool.ring.names, pool.ring.counts, strict=True))
     return [
         {
             **_backend(scene, pool, backend),
             "expected_share": expected[backend.name],
+            "current_share": current[backend.name],
             "ring_share": owned[backend.name],
             "points": points[backend.name],
         }

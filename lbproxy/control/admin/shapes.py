@@ -221,7 +221,8 @@ _BACKEND: Final = thing(
     errors=counts(UPSTREAM_ERRORS),
     duration=ref("Duration"),
     connections=thing(active=count(), idle=count()),
-    expected_share=share("What its effective weight asks for."),
+    expected_share=share("What its effective weight asks for, whoever may be asked just now."),
+    current_share=share("The same among those that may be asked now: 0 while it takes no new keys."),
     ring_share=share("What it owns of the circle."),
     points=count("Its vnodes."),
 )
