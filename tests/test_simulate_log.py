@@ -160,6 +160,18 @@ def test_a_log_is_simulated(capsys: Output, tmp_path: Path) -> None:
     assert simulated(capsys, "--from-log", str(file), "--backends", "5")["settings"]["backends"]["b5"] == 1.0
 
 
+def test_one_request_at_a_time_is_no_peak(capsys: Output, tmp_path: Path) -> None:
+    """Where next to nothing is in flight, one request is hundreds of times what a backend holds on average."""
+    path = tmp_path / "access.log"
+    requests = [request(number, 0.01, b"user-%d" % number, backend_name=f"b{number % 3 + 1}") for number in range(300)]
+    path.write_text("".join(log(*requests)))
+    found = simulated(capsys, "--from-log", str(path))
+    [row] = found["tables"]["outcome"]
+    assert row["peak"] == 1.0
+    assert [each["peak"] for each in found["tables"]["backends"]] == [1.0] * 3
+    assert sum(each["mean"] for each in found["tables"]["backends"]) == pytest.approx(3)
+
+
 def test_a_log_without_keys_says_who_stands_for_the_users(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(log(*some_traffic(30), with_key=False)) + "garbage\n"))
     assert cli.main(["simulate", "--from-log", "-"]) == 0

@@ -33,7 +33,8 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class BackendOutcome:
     """One backend. Shares are of all requests, `expected` by weight and `owned` by key; `mean` and `peak` are what it
-    held, on average and at most, over its fair part of what the pool held on average."""
+    held, on average and at most, over its fair part of what the pool held on average; of the peak that is one request
+    at the least, for where there is less, any request would be one."""
 
     name: str
     expected: float
@@ -160,7 +161,7 @@ class Tally:
                     spilled=self._spilled[index],
                     received=self._received[index],
                     mean=means[index] / fair if fair else 0.0,
-                    peak=self._peak[index] / fair if fair else 0.0,
+                    peak=self._peak[index] / max(fair, 1.0) if fair else 0.0,
                 )
             )
         hot, neighbours, others = (Part(*counts) for counts in zip(self._requests, self._away, strict=True))
