@@ -16,7 +16,7 @@ import sys
 from functools import partial
 from typing import Any, Final
 
-from lbproxy import __version__
+from lbproxy import __version__, open_files
 from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.guard import Guard
 from lbproxy.control.admin.page import add_page
@@ -211,6 +211,7 @@ async def serve(server: Server) -> int:
 
 def run(path: str) -> int:
     """Run the proxy that the file describes until a signal ends it; returns the exit code."""
+    open_files.raise_limit()
     source = Source(path)
     try:
         config = source.load_to_start()

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from lbproxy import open_files
 from lbproxy.channel import (
     Adopt,
     Channel,
@@ -309,13 +310,6 @@ class Worker:
         self._say(Report("failing", fields={"pool": pool, "backend": backend, "error": reason}))
 
 
-def raise_file_limit() -> int:
-    """Let this process have as many open files as the system lets it; returns how many."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
 def settle() -> None:
     """Take everything that lives now out of the garbage collector's sight, and let it look seldom."""
     gc.collect()
@@ -336,7 +330,7 @@ def main(arguments: Sequence[str]) -> None:
     for ignored in NOT_FOR_WORKERS:
         signal.signal(ignored, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_WORKERS)
-    raise_file_limit()
+    open_files.raise_limit()
     slot, channel_fd, *slab_fds = map(int, arguments)
     for descriptor in (channel_fd, *slab_fds):
         os.set_inheritable(descriptor, False)

@@ -45,6 +45,18 @@ async def test_whoever_is_accepted_is_served_however_few_files_may_be_open(tmp_p
     assert proxy.named("open files are limited")[0]["clients"] == 24
 
 
+async def test_the_supervisor_takes_as_many_files_as_it_may_have(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    proxy = Proxy(tmp_path, {"b1": 1}, workers=1, listen=[f"unix:{tmp_path}/{number}" for number in range(70)])
+    try:
+        proxy.start()
+        assert proxy.process is not None
+        resource.prlimit(proxy.process.pid, resource.RLIMIT_NOFILE, (64, hard))
+        await in_thread(proxy, "serving")
+    finally:
+        await asyncio.to_thread(proxy.end)
+
+
 async def test_a_reload_that_allows_more_clients_than_files_is_told_of_once(tmp_path: Path) -> None:
     async with Backends("b1") as backends:
         listen = {"bind": "127.0.0.1:0", "limits": {"connections": 10}}

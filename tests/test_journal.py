@@ -106,8 +106,23 @@ def test_a_line_that_stderr_cannot_take_is_dropped_and_told_of_later(pipe: tuple
 def test_a_line_is_never_longer_than_a_pipe_takes_in_one_piece(pipe: tuple[int, int]) -> None:
     Journal(Stderr(fd=pipe[1])).info("much", text="é" * 10_000)
     line = read(pipe[0])
-    assert len(line.encode()) <= LINE_MAX
+    assert LINE_MAX // 2 < len(line.encode()) <= LINE_MAX
     assert line.endswith("é...\n")
+
+
+@pytest.mark.parametrize("much", ["x" * 10_000, "\x00" * 10_000, "\N{PILE OF POO}" * 3000])
+def test_a_line_that_is_cut_is_json_all_the_same(pipe: tuple[int, int], much: str) -> None:
+    Journal(Stderr(format="json", fd=pipe[1])).info("much", text=much, other="short", number=5, more=much)
+    line = read(pipe[0])
+    told = json.loads(line)
+    assert (told["other"], told["number"]) == ("short", 5)
+    assert all(much.startswith(told[name].removesuffix("...")) and told[name] != "..." for name in ("text", "more"))
+    assert LINE_MAX // 2 < len(line) <= LINE_MAX
+
+
+def test_a_line_whose_names_are_too_long_is_cut_too(pipe: tuple[int, int]) -> None:
+    Journal(Stderr(fd=pipe[1])).tell("info", "much", {"x" * 10_000: 5, "text": "short"})
+    assert len(read(pipe[0])) == LINE_MAX
 
 
 class Told:
@@ -150,6 +165,8 @@ def test_libraries_speak_through_the_journal() -> None:
     level, _, fields = told.events[1]
     assert (level, fields["message"]) == ("error", "failed")
     assert str(fields["error"]).startswith("ValueError: no (test_journal.py:")
+    logger.warning("%d of them", "many")
+    assert told.events[2][2]["message"] == "%d of them"
 
 
 async def test_what_a_library_says_in_a_thread_of_its_own_is_told_in_the_loops() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from lbproxy import open_files
 from lbproxy.control.source import Source
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import Address
@@ -84,6 +85,7 @@ _DRAMA: Final = "Now and then a user runs hot, or a backend dies and returns; --
 def run(seconds: float | None, backends: int, port: int | None, is_calm: bool = False) -> int:
     """Run the demo for so long, or until Ctrl-C; returns the exit code. `port` None: 8080, or a free one. `is_calm`:
     nobody runs hot, and no backend dies."""
+    open_files.raise_limit()
     try:
         return run_to_end(_main(seconds, backends, port, is_calm))
     except CannotStart as error:

@@ -31,6 +31,7 @@ Emit = Callable[[Level, str, Fields], None]
 LEVELS: Final[dict[Level, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 BURST: Final = 20
 LINE_MAX: Final = 4096  # what a pipe takes in one piece
+CUT: Final = "..."
 PLACES: Final = 6  # how many frames of a traceback are told
 
 
@@ -102,10 +103,21 @@ class Stderr:
             return
         if self._dropped:
             fields = {**fields, "lines_dropped_before": self._dropped}
-        line = self._make(iso_time(self._wall_ns() // 1_000_000), level, event, fields).encode()
-        if len(line) > LINE_MAX:
-            line = line[: LINE_MAX - 5].decode("utf-8", "ignore").encode() + b"...\n"
-        self._dropped = 0 if self._write(line) else self._dropped + 1
+        self._dropped = 0 if self._write(self._fitting_line(level, event, fields)) else self._dropped + 1
+
+    def _fitting_line(self, level: Level, event: str, fields: Fields) -> bytes:
+        """The line, with its longest texts cut until it fits: what is cut off at its end would be no JSON any more."""
+        when = iso_time(self._wall_ns() // 1_000_000)
+        line = self._make(when, level, event, fields).encode()
+        while len(line) > LINE_MAX:
+            lengths = {name: len(value) for name, value in fields.items() if isinstance(value, str)}
+            longest = max(lengths, key=lengths.__getitem__, default=None)
+            if longest is None or lengths[longest] <= len(CUT):  # it is the names that are too long
+                return line[: LINE_MAX - 1] + b"\n"
+            kept = str(fields[longest]).removesuffix(CUT)
+            fields = {**fields, longest: kept[: len(kept) * 3 // 4] + CUT}
+            line = self._make(when, level, event, fields).encode()
+        return line
 
     def _write(self, line: bytes) -> bool:
         if self._poll is not None and not self._can_take():
@@ -156,7 +168,11 @@ class LoggingBridge(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = level_of(record.levelname.lower()) or "error"
-        fields: Fields = {"logger": record.name, "message": record.getMessage()}
+        try:
+            message = record.getMessage()
+        except Exception:  # arguments that do not fit the text; whatever the library is doing goes on
+            message = str(record.msg)
+        fields: Fields = {"logger": record.name, "message": message}
         if record.exc_info is not None and record.exc_info[1] is not None:
             fields["error"] = describe(record.exc_info[1])
         if self._loop is None or threading.get_ident() == self._home:
