@@ -73,8 +73,13 @@ class Site:
 
     async def _plan(self, request: web.Request) -> web.Response:
         asked = await request.json()
-        weights = {name: wanted["weight"] for name, wanted in asked["backends"].items() if "weight" in wanted}
-        return web.json_response(self.world.models[asked["pool"]].plan(weights))
+        model = self.world.models[asked["pool"]]
+        weights = {
+            name: model.backends[name].weight if wanted["weight"] is None else wanted["weight"]
+            for name, wanted in asked["backends"].items()
+            if "weight" in wanted
+        }
+        return web.json_response(model.plan(weights))
 
     async def _patch(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -87,7 +92,7 @@ class Site:
         model = self.world.models[request.match_info["pool"]]
         for name, wanted in asked["backends"].items():
             if "weight" in wanted:
-                model.set_weight(name, wanted["weight"])
+                model.set_weight(name, model.backends[name].weight if wanted["weight"] is None else wanted["weight"])
         self.world.tell("override", "weights have changed", pool=model.name)
         return web.json_response({"name": model.name})
 

@@ -233,6 +233,21 @@ def test_everything_by_keyboard(browser: Browser, served: Site) -> None:
     assert browser.run("return document.querySelector('.track[data-ui-on]').dataset.backend") == "b4"
 
 
+def test_every_number_is_explained_to_those_who_cannot_hover(browser: Browser, served: Site) -> None:
+    """In words of the page, by keyboard, on a phone, and without scripts."""
+    labels = "return [...document.querySelectorAll('thead th[title], .figure dt')].map(e => e.innerText.trim())"
+    for size, script in ((DESKTOP, True), (PHONE, True), (DESKTOP, False)):
+        browser.look_like(*size, script=script)
+        browser.open(served.url)
+        browser.run("document.querySelector('.terms summary').focus()")
+        assert not browser.run("return document.querySelector('.terms').open")
+        browser.press("\ue007")
+        terms = browser.run("return [...document.querySelectorAll('.terms dt')].map(e => e.innerText)")
+        assert {word for label in browser.run(labels) for word in label.split(", ")[:1]} <= {*terms, ""}
+        assert "seconds" in text(browser, ".terms")
+        assert overflowing(browser) == []
+
+
 def test_the_table_is_sorted_by_its_heads(browser: Browser, served: Site) -> None:
     visit(browser, served)
     names = "return [...document.querySelectorAll('.backends tbody tr')].map(e => e.dataset.backend)"
@@ -288,6 +303,19 @@ def test_a_change_can_be_undone_before_it_is_made(browser: Browser, served: Site
     assert served.patches == []
 
 
+def test_a_weight_of_the_file_takes_back_what_was_decided(browser: Browser, served: Site) -> None:
+    """Else a decision would stay in force that is none any more."""
+    served.do(lambda: served.world.models["api"].set_weight("b1", 3.0))
+    visit(browser, served)
+    weigh(browser, "b1", "1")
+    browser.type("input[name='@token']", TOKEN)
+    browser.wait_for("document.querySelector('.flows li')")
+    browser.click("button[value=apply]")
+    browser.wait_for("document.querySelector('.outcome .good')")
+    assert served.patches == [{"backends": {"b1": {"weight": None}}}]
+    browser.wait_for("document.querySelector('tr[data-backend=b1]').innerText.includes('weight 1')")
+
+
 def test_what_would_do_harm_must_be_asked_for_twice(browser: Browser, served: Site) -> None:
     visit(browser, served)
     browser.run("document.querySelectorAll('.weights input[type=checkbox]').forEach(e => e.click())")
@@ -337,6 +365,16 @@ def test_two_hundred_backends(browser: Browser) -> None:
         assert text(browser, ".key li.none") == "and 192 more backends"
         assert browser.complaints() == []
         assert not (wrong := overflowing(browser)), "\n".join(wrong)
+
+
+def test_keys_are_told_where_they_do_something(browser: Browser, served: Site) -> None:
+    visit(browser, served)
+    assert text(browser, "footer").startswith("/ look up a key Esc let go"), "five backends need no filter"
+    with Site(World(equal_pool(30))) as large:
+        visit(browser, large)
+        assert text(browser, "footer").startswith("/ look up a key f filter backends Esc let go")
+        browser.press("f")
+        assert focused(browser) == "needs-js filter"
 
 
 def test_of_many_backends_those_that_are_out_are_always_shown(browser: Browser) -> None:

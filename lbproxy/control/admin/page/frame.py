@@ -13,6 +13,7 @@ from lbproxy.control.admin.page import table
 from lbproxy.control.admin.page.judge import LEVELS, Verdict, judge_instance, worst
 from lbproxy.control.admin.page.picture import icon, sign_sheet
 from lbproxy.control.admin.page.sight import PoolSight
+from lbproxy.control.admin.page.terms import terms
 from lbproxy.control.admin.page.words import count, duration, escape, lasting
 
 Document = Mapping[str, Any]
@@ -142,7 +143,7 @@ def _worker(worker: Document, is_silent: bool) -> str:
 
 def page(content: str, piece: Pieces, version: str) -> str:
     """The whole page around its `content`. `version` changes when a file of the page does."""
-    return _PAGE.substitute(version=version, signs=sign_sheet(), facts=piece("facts"), main=content)
+    return _PAGE.substitute(version=version, signs=sign_sheet(), facts=piece("facts"), main=content, terms=terms())
 
 
 def main(

@@ -98,6 +98,7 @@ def _wanted(backend: BackendNow) -> str:
     return (
         f'<li data-backend="{name}"><span title="{name}">{name}</span>'
         f'<input type="number" inputmode="decimal" min="0" step="any" aria-label="Weight of {name}" value="{number}" '
-        f'data-now="{number}"><label><input type="checkbox" aria-label="Drain {name}" data-now="{now}"{drained}>'
+        f'data-now="{number}" data-file="{backend.weight:.6g}">'
+        f'<label><input type="checkbox" aria-label="Drain {name}" data-now="{now}"{drained}>'
         "drain</label></li>"
     )

@@ -31,15 +31,15 @@ from lbproxy.core.ledger import SPILL_REASONS
 CAUSES: Final = ("ring", "keys", "spill")
 # The smallest scale of the causes: a difference of a few percent shall look like one.
 _SMALLEST_SCALE: Final = 0.3
-_HEADS: Final = (
-    ("name", "Backend", "its state and weight"),
+HEADS: Final = (
+    ("name", "Backend", "with its state and weight"),
     ("share", "Share", "of the requests answered; the mark is the share its weight asks for"),
-    ("ratio", "Times", "its share, and the difference in percent of it"),
-    ("diff", "Why", "what the difference is made of: the ring, how busy the keys are, spill"),
+    ("ratio", "Times", "how many times the share its weight asks for, and the difference in percent of it"),
+    ("diff", "Why", "what that difference is made of: the ring's own unevenness, how busy the keys are, spill"),
     ("out", "Spill", "requests of its keys served elsewhere, and of others' keys served here"),
-    ("load", "In flight", "and the slots it has now"),
-    ("rate", "Requests", "per second, and the part that failed"),
-    ("p99", "Latency", "median, and 99th percentile"),
+    ("load", "In flight", "requests it holds now, of the slots it has now"),
+    ("rate", "Requests", "per second, and the part that failed: an error, or a status of 500 or above"),
+    ("p99", "Latency", "of the answers, until their last byte: median, and 99th percentile"),
 )
 
 
@@ -48,7 +48,7 @@ def table(pool: PoolSight, lines: str) -> str:
     heads = "".join(
         [
             f'<th scope="col" class="{key}" data-sort="{key}" title="{escape(title)}">{label}</th>'
-            for key, label, title in _HEADS
+            for key, label, title in HEADS
         ]
     )
     return (

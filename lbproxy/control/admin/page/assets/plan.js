@@ -52,7 +52,10 @@ export class Planner {
     for (const line of this.lines()) {
       const [weight, drain] = line.querySelectorAll("input");
       const wanted = {};
-      if (weight.value !== "" && Number(weight.value) !== Number(weight.dataset.now)) wanted.weight = Number(weight.value);
+      const number = Number(weight.value);
+      if (weight.value !== "" && number !== Number(weight.dataset.now)) {
+        wanted.weight = number === Number(weight.dataset.file) ? null : number; // null: no decision any more
+      }
       if (drain.checked !== (drain.dataset.now === "yes")) wanted.state = drain.checked ? "drain" : "active";
       const isChanged = Object.keys(wanted).length > 0;
       line.toggleAttribute("data-ui-changed", isChanged);
