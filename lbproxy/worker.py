@@ -69,6 +69,7 @@ class Worker:
     """What one worker holds, from its first order to its last exchange."""
 
     def __init__(self, slot: int, control: socket.socket, slabs: Slabs, loop: asyncio.AbstractEventLoop) -> None:
+        self._slot = slot
         self._cells = slabs.cells[slot]
         self._peers = [cells for index, cells in enumerate(slabs.cells) if index != slot]
         self._loop = loop
@@ -290,15 +291,22 @@ class Worker:
 
     def _most_clients(self, config: Config) -> int:
         """How many clients may be connected, so that connections to backends can still be opened for those that ask
-        something. Says so if that is less than the configuration allows."""
+        something. Says so if that is less than the configuration allows: the first worker does, for it is the same with
+        all of them."""
         allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         usable = max(2, allowed - _OWN_FILES)
         kept = min(usable // 2, _MOST_KEPT)
         most = usable - kept
         wanted = self._allowed_clients = self._wanted_clients(config)
-        if most < wanted:
+        if most < wanted and self._slot == 0:
+            needed = wanted + min(wanted, _MOST_KEPT) + _OWN_FILES
             self.journal.warning(
-                "open files are limited", allowed=allowed, clients=most, wanted=wanted + kept + _OWN_FILES
+                "open files are limited",
+                allowed=allowed,
+                clients=most,
+                wanted=needed,
+                how=f"LimitNOFILE={needed} with systemd, --ulimit nofile={needed} with docker, ulimit -n {needed} in a "
+                "shell; or a lower limits.connections",
             )
         return most
 

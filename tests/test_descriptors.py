@@ -30,7 +30,7 @@ async def _ask(port: int, everybody: asyncio.Barrier) -> bytes:
 
 async def test_whoever_is_accepted_is_served_however_few_files_may_be_open(tmp_path: Path) -> None:
     async with Backends("b1") as backends:
-        proxy = Proxy(tmp_path, backends.ports, workers=1)
+        proxy = Proxy(tmp_path, backends.ports, workers=2)
         try:
             proxy.start()
             assert proxy.process is not None
@@ -41,8 +41,10 @@ async def test_whoever_is_accepted_is_served_however_few_files_may_be_open(tmp_p
         finally:
             await asyncio.to_thread(proxy.end)
     assert {answer.split(b" ")[1] for answer in answers if answer} == {b"200"}
-    assert 10 <= sum(map(bool, answers)) <= 24
-    assert proxy.named("open files are limited")[0]["clients"] == 24
+    assert 10 <= sum(map(bool, answers)) <= 48
+    [told] = proxy.named("open files are limited")  # and not once for each worker
+    assert (told["allowed"], told["clients"], told["wanted"]) == (80, 24, 24_128)
+    assert "LimitNOFILE=24128" in told["how"]
 
 
 async def test_the_supervisor_takes_as_many_files_as_it_may_have(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ async def test_the_supervisor_takes_as_many_files_as_it_may_have(tmp_path: Path)
 async def test_a_reload_that_allows_more_clients_than_files_is_told_of_once(tmp_path: Path) -> None:
     async with Backends("b1") as backends:
         listen = {"bind": "127.0.0.1:0", "limits": {"connections": 10}}
-        proxy = Proxy(tmp_path, backends.ports, workers=1, listen=listen)
+        proxy = Proxy(tmp_path, backends.ports, workers=2, listen=listen)
         try:
             proxy.start()
             assert proxy.process is not None
