@@ -19,6 +19,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbproxy.control.admin import app, feed
+from lbproxy.control.admin import connection as connection_module
 from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.connection import Connection
 from lbproxy.control.admin.documents import pools_document, workers_document
@@ -414,6 +415,40 @@ async def test_over_tcp_writing_takes_the_token(served: Served, method: str, pat
 async def test_over_the_unix_socket_it_takes_none(served: Served, method: str, path: str, body: object) -> None:
     assert (await served.write(method, path, body, None, is_tcp=False))[0] in (200, 202)
     assert len(served.instance.asked) == 1
+
+
+async def test_connections_are_not_for_ever_nor_for_everybody_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connection_module, "FIRST_REQUEST_S", 0.3)
+    port = served.tcp.sockets[0].getsockname()[1]
+    asking = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+    async def connect(said: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        return reader, writer
+
+    talker, writer = await connect(asking)
+    await talker.readuntil(b"ok\n")
+    silent = [await connect(said) for said in (b"", asking[:20])]
+    too_many, _ = await connect(asking)
+    assert await _whatever_comes(too_many) == b""
+    assert (await served.write("POST", "/v1/reload", is_tcp=False))[0] == 200  # there is another way in
+    for reader, _ in silent:
+        assert await _whatever_comes(reader) == b""
+    assert (await served.get("/healthz"))[0] == 200
+    writer.write(asking)
+    await talker.readuntil(b"ok\n")
+    writer.close()
+
+
+async def _whatever_comes(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await asyncio.wait_for(reader.read(), 5)
+    except ConnectionResetError:
+        return b""
 
 
 class _ShortLived(asyncio.Transport):

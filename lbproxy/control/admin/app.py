@@ -85,6 +85,8 @@ def _problems(journal: Journal) -> Middleware:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if isinstance(request.protocol, Connection):
+            request.protocol.has_asked()
         try:
             request.app[GUARD].check_host(request)
             return await handler(request)
@@ -122,8 +124,8 @@ class AdminServer:
         server = self._runner.server
         assert server is not None
         options: dict[str, Any] = {"loop": loop, "access_log": None, "keepalive_timeout": KEEP_ALIVE_S}
-        connect = partial(Connection, server, **options)
         for sock in sockets:
+            connect = partial(Connection, server, set(), **options)
             if sock.family == socket.AF_UNIX:
                 self._servers.append(await loop.create_unix_server(connect, sock=sock))
             else:

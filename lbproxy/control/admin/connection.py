@@ -6,7 +6,8 @@ be answered in plain text under aiohttp's own name, with a traceback in the log 
 
 from __future__ import annotations
 
-from typing import Final, final
+import asyncio
+from typing import Any, Final, final
 
 from aiohttp import web
 
@@ -19,11 +20,46 @@ UNREADABLE: Final = "the request cannot be read as HTTP, or its head is too long
 BUG: Final = "this is a bug; the journal says more"
 
 
+# Who reaches the port may ask, but not take all the open files, which checks and new workers need as well.
+MOST_CONNECTIONS: Final = 512
+FIRST_REQUEST_S: Final = 30.0
+
+
 @final
 class Connection(web.RequestHandler):
-    """One connection of a client, or of something that takes this for another kind of server."""
+    """One connection of a client, or of something that takes this for another kind of server.
 
-    __slots__ = ()
+    It is closed at once where there are too many of its kind already, and after a while when no request comes. (Once
+    one has come, aiohttp closes what is idle.)
+    """
+
+    __slots__ = ("_kind", "_silence")
+
+    def __init__(self, manager: web.Server, kind: set[Connection] | None = None, **options: Any) -> None:
+        """`kind` are the connections that are open on the same listening socket, this one added while it is."""
+        super().__init__(manager, **options)
+        self._kind = kind if kind is not None else set()
+        self._silence: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        if len(self._kind) >= MOST_CONNECTIONS:
+            transport.abort()
+            return
+        self._kind.add(self)
+        self._silence = asyncio.get_running_loop().call_later(FIRST_REQUEST_S, transport.abort)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.has_asked()
+        self._kind.discard(self)
+        super().connection_lost(exc)
+
+    def has_asked(self) -> None:
+        """A request has come."""
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
 
     def handle_error(
         self,
