@@ -37,7 +37,9 @@ class Answer:
         self.framing: Final = framing
         self.length: Final = length
         self.named: Final = without
-        self.is_kept: Final = not connection.close and (parser.minor == 1 or connection.keep_alive)
+        # A transfer coding in HTTP/1.0 is faulty framing: the connection ends with that message (RFC 9112 6.1).
+        is_asked_to = connection.keep_alive and shape.transfer_encoding < 0
+        self.is_kept: Final = not connection.close and (parser.minor == 1 or is_asked_to)
         self.is_dated: Final = shape.date
         self.lines: Final = parser.line + (shape.lines(values, without) if without else shape.template % values)
 

@@ -44,6 +44,26 @@ async def test_each_has_its_own_body(answers: list[bytes], bodies: list[bytes]) 
         assert len(served.received) == 1
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize(
+    ("extra", "is_kept"),
+    [
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n", True),
+        (b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n", True),
+    ],
+)
+async def test_a_transfer_coding_in_http_1_0_ends_the_connection(extra: bytes, is_kept: bool, method: str) -> None:
+    """RFC 9112 6.1: such framing is faulty, and the connection closed when the message has been processed."""
+    body = b"" if method == "HEAD" else b"2\r\nok\r\n0\r\n\r\n" if b"chunked" in extra else b"ok"
+    octets = extra + b"\r\n" + body
+    async with backend(_talk(octets, octets)) as served, running(pool_of(served.port)) as plane:
+        said = await plane.ask(request(method, close=False) + request(method))
+        assert said.count(b"HTTP/1.1 200 OK") == 2
+        assert said.count(b"ok") == (0 if method == "HEAD" else 2)
+        assert len(served.received) == (1 if is_kept else 2)
+
+
 async def test_the_answer_to_a_head_request_has_no_body_whatever_its_head_says() -> None:
     head = answer(b"hello")[:-5]
     methods = ["GET", "HEAD", "GET", "HEAD", "GET"]
