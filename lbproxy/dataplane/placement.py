@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from lbproxy.core.account import OUT
 from lbproxy.core.cookies import CookieAffinity
@@ -12,7 +12,7 @@ from lbproxy.core.ledger import PINNED, RETRY
 from lbproxy.dataplane.deadlines import DUE_SEAT
 
 if TYPE_CHECKING:
-    from lbproxy.core.account import Backend
+    from lbproxy.core.account import Account, Backend
     from lbproxy.core.balance import Pool
     from lbproxy.dataplane.relay import Exchange
 
@@ -80,6 +80,15 @@ def has_left(exchange: Exchange) -> bool:
     if named is None or exchange.backend is named:
         return named is None
     return named.state == OUT or named in exchange.tried or exchange.decision == PINNED
+
+
+def has_enough(account: Account, h: int, limit: int) -> bool:
+    """Whether a key has as many requests in flight as it may: those that hold a seat, and those that wait for one here.
+    (Else the requests of one user could fill the queue, and take every seat that becomes free.)"""
+    held = account.held_by_key(h)
+    if held < limit and account.waiting:
+        held += sum([cast("Exchange", each).h == h for each in account.waiting])
+    return held >= limit
 
 
 def wait_for_seat(exchange: Exchange, pool: Pool, retried_for: int = -1) -> None:

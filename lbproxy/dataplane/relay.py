@@ -55,7 +55,7 @@ from lbproxy.dataplane.deadlines import (
     DUE_UPSTREAM,
 )
 from lbproxy.dataplane.flow import Octets
-from lbproxy.dataplane.placement import follow_guide, has_left, wait_for_seat
+from lbproxy.dataplane.placement import follow_guide, has_enough, has_left, wait_for_seat
 from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, no_resources, try_elsewhere
 from lbproxy.dataplane.settling import end_retry, settle, tell
@@ -180,7 +180,7 @@ class Exchange(Finished):
             account.seen(h)
             if account.sessions is not None:
                 pool.remember(h)
-            if pool.key_limit is not None and account.held_by_key(h) >= pool.key_limit:
+            if pool.key_limit is not None and has_enough(account, h, pool.key_limit):
                 self.refuse(429, "key_limit")
                 return
         elif pool.spec.sticky.on_missing == "reject":

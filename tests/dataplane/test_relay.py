@@ -1293,6 +1293,22 @@ async def test_pins_and_the_limit_of_one_key() -> None:
             task.cancel()
 
 
+async def test_what_waits_for_a_seat_counts_against_its_keys_limit() -> None:
+    gate = asyncio.Event()
+    async with backend(waiting_for(gate)) as b0:
+        pool = replace(pool_of(b0.port), hot_keys=HotKeys(max_in_flight=2), queue=Queue(timeout=PATIENCE_S))
+        one_seat = replace(pool.backends[0], max_in_flight=1)
+        async with running(replace(pool, backends=(one_seat,))) as proxy:
+            account = proxy.pool.account
+            asking = [asyncio.create_task(proxy.ask(request())) for _ in range(2)]
+            await proxy.settled(lambda: len(account.waiting) == 1)
+            assert parts(await proxy.ask(request()))[0] == 429
+            asking.append(asyncio.create_task(proxy.ask(request(key=b"another"))))
+            await proxy.settled(lambda: len(account.waiting) == 2)
+            gate.set()
+            assert [parts(await each)[0] for each in asking] == [200] * 3
+
+
 async def test_a_session_with_a_cookie_stays_when_the_ring_changes() -> None:
     async with (
         backend(answering(answer(b"0"))) as b0,
