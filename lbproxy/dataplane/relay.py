@@ -288,11 +288,9 @@ class Exchange(Finished):
         if self.down == DONE and held_size <= _SHORT_BODY and pool.account.in_flight >= BUSY:
             upstream.unsent = b"".join((self.head, *self.held)) if held_size else self.head
             self.plane.turn.ask(upstream)
-            if held_size and held_size > pool.spec.retry.buffer:
-                self.is_repeatable = False  # once it has been sent; until then all of it stays here
         elif held_size:
             upstream.transport.writelines([self.head, *self.held])
-            self._keep_repeatable()
+            self.keep_repeatable()
         else:
             upstream.transport.write(self.head)
         if held_size and downstream.read_paused and not upstream.write_paused:
@@ -335,7 +333,7 @@ class Exchange(Finished):
             if self.is_repeatable:
                 self.held.append(framed)
                 self.held_size += len(framed)
-                self._keep_repeatable()
+                self.keep_repeatable()
         elif up == CONNECTING or up == NONE:
             self.held.append(framed)
             self.held_size += len(framed)
@@ -344,8 +342,8 @@ class Exchange(Finished):
         else:
             self.has_lost = True
 
-    def _keep_repeatable(self) -> None:
-        """What has been sent is kept only if it may be repeated, and up to the pool's buffer."""
+    def keep_repeatable(self) -> None:
+        """What there is of the body has been sent: keep it only if it may be repeated, and up to the pool's buffer."""
         pool = self.pool
         assert pool is not None
         if self.held_size > pool.spec.retry.buffer or not pool.retry.may_repeat(self.method):

@@ -175,6 +175,8 @@ class Upstream:
             return
         data, self.unsent = self.unsent, b""
         flow.send(self.transport, data)
+        if exchange is not None and exchange.held_size:
+            exchange.keep_repeatable()
 
     def has_news(self) -> bool:
         """Whether something can be read of which the loop has not told yet: the end, or octets that nobody asked for.

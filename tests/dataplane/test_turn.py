@@ -12,7 +12,7 @@ import pytest
 from lbproxy.core import ledger
 from lbproxy.core.exchange import IDLE
 from lbproxy.core.spec import Retry
-from lbproxy.dataplane.turn import MOST
+from lbproxy.dataplane.turn import BUSY, MOST
 from lbproxy.dataplane.upstream import Upstream
 from tests.dataplane.harness import (
     PATIENCE_S,
@@ -193,6 +193,39 @@ async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(even
         writer.close()
         may_answer.set()
         assert all([(await each).endswith(b"well") for each in slow])
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("others", [0, BUSY])
+@pytest.mark.parametrize("buffer", [Retry().buffer, 3])
+async def test_a_body_that_has_been_sent_is_kept_only_if_it_may_be_sent_again(
+    method: str, others: int, buffer: int
+) -> None:
+    """Whether it was sent at once, or at the end of the turn because there is traffic."""
+    gate = asyncio.Event()
+    asked = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await read_head(reader)
+        if b"Content-Length: 4" in head:
+            assert await reader.readexactly(4) == b"body"
+            asked.set()
+        await gate.wait()
+        writer.write(answer(b"well"))
+        await reader.read()
+
+    async with backend(talk) as served, running(replace(pool_of(served.port), retry=Retry(buffer=buffer))) as plane:
+        slow = [asyncio.create_task(plane.ask(request())) for _ in range(others)]
+        await plane.settled(lambda: plane.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == others)
+        known = set(plane.plane._listeners["l"].connections)
+        asking = asyncio.create_task(plane.ask(request(method, body=b"body")))
+        await asked.wait()
+        (client,) = set(plane.plane._listeners["l"].connections) - known
+        is_kept = method == "PUT" and buffer > 3
+        assert (client.exchange.is_repeatable, client.exchange.held_size) == (is_kept, 4 if is_kept else 0)
+        assert b"".join(client.exchange.held) == (b"body" if is_kept else b"")
+        gate.set()
+        assert all([each.endswith(b"well") for each in await asyncio.gather(asking, *slow)])
 
 
 @on_both_loops
