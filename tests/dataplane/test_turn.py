@@ -225,7 +225,7 @@ async def test_a_body_that_has_been_sent_is_kept_only_if_it_may_be_sent_again(
         assert (client.exchange.is_repeatable, client.exchange.held_size) == (is_kept, 4 if is_kept else 0)
         assert b"".join(client.exchange.held) == (b"body" if is_kept else b"")
         gate.set()
-        assert all([each.endswith(b"well") for each in await asyncio.gather(asking, *slow)])
+        assert all(each.endswith(b"well") for each in await asyncio.gather(asking, *slow))
 
 
 @on_both_loops
