@@ -377,6 +377,71 @@ class TestUnderAnotherConfiguration:
         probe(heir, "+", 5.0, "b1")
         assert heir.share("b1", 5.0, 30.0) == 0.1
 
+    def test_a_shorter_hold_is_shorter_at_once_and_a_longer_one_from_the_next_fall_on(self) -> None:
+        pool = pool_of(4)
+        probe(pool, "---++", 1.0)
+        (held,) = [each for each in pool.backends.values() if each.state(2.0) == "held"]
+        until = held.held_until
+
+        def under(hold: float, longest: float = 60.0) -> float:
+            probes = replace(PROBES, hold=hold, longest_hold=longest)
+            return pool.under(probes, Ejection(), list(pool.backends)).backends["b0"].held_until
+
+        assert [under(5.0), under(20.0), under(2.0), under(5.0, longest=4.0)] == [until, until, until - 3, until - 1]
+        heir = pool.under(replace(PROBES, hold=20.0), Ejection(), list(pool.backends))
+        probe(heir, "---++", 30.0)
+        assert heir.backends["b0"].held_until == pytest.approx(30.4 + 40)
+
+    def test_a_shorter_forgiveness_counts_the_service_that_there_was(self) -> None:
+        pool = pool_of(4)
+        probe(pool, "---++", 1.0)
+        pool.advance(30.0)
+        assert pool.backends["b0"].penalty == 1
+        heir = pool.under(replace(PROBES, forgive=10.0), Ejection(), list(pool.backends))
+        heir.advance(30.0)
+        assert heir.backends["b0"].penalty == 0
+
+    def test_a_shorter_ejection_is_shorter_at_once_and_a_longer_one_from_the_next_on(self) -> None:
+        policy = Ejection(base=10, max=60)
+        pool = pool_of(4, ejection=policy)
+        pool.observe_streak("b0", 0.0)
+        pool.observe_streak("b0", 10.0)  # for 20 s
+        names = list(pool.backends)
+
+        def until(pool: PoolHealth) -> float:
+            return pool.backends["b0"].ejected_until
+
+        changed = [
+            pool.under(PROBES, changed_policy, names)
+            for changed_policy in (policy, replace(policy, base=30), replace(policy, base=4), replace(policy, max=15))
+        ]
+        assert list(map(until, changed)) == [30.0, 30.0, 18.0, 25.0]
+        again = [each.under(PROBES, each.ejection, names) for each in changed]
+        assert list(map(until, again)) == [30.0, 30.0, 18.0, 25.0]
+        longer, shorter = changed[1], changed[2]
+        longer.observe_streak("b0", 30.0)
+        assert until(longer) == 30.0 + 60.0
+        shorter.observe_streak("b0", 18.0)
+        assert until(shorter) == 18.0 + 16.0
+
+    def test_how_long_it_was_is_not_forgotten_by_a_reload_of_something_else(self) -> None:
+        pool = pool_of(4, ejection=Ejection(base=10, max=60))
+        for start in (0.0, 10.0, 30.0):
+            pool.observe_streak("b0", start)
+        pool.advance(70.0 + 40.0)
+        assert pool.backends["b0"].ejections == 2
+        heir = pool.under(PROBES, pool.ejection, list(pool.backends))
+        heir.advance(110.0 + 39.0)
+        assert heir.backends["b0"].ejections == 2
+
+    def test_without_ejection_nobody_stays_ejected(self) -> None:
+        pool = pool_of(4)
+        pool.observe_streak("b0", 1.0)
+        names = list(pool.backends)
+        by_rate = Ejection(consecutive_errors=0, failure_rate=0.5)
+        assert pool.under(PROBES, by_rate, names).backends["b0"].state(2.0) == "ejected"
+        assert pool.under(PROBES, Ejection(consecutive_errors=0), names).backends["b0"].state(2.0) == "up"
+
     def test_without_probes_nobody_stays_down(self) -> None:
         pool = pool_of(3)
         probe(pool, "---")

@@ -164,11 +164,26 @@ class PoolHealth:
         heir._eligible = self._eligible.difference(renewed)
         heir._founders = self._founders.difference(renewed)
         heir.keep(names)
+        for backend in heir.backends.values():
+            heir._shorten(backend, self)
         if probes.kind == "none":
             for backend in heir.backends.values():
                 if backend.healthy is not True:
                     backend.healthy, backend.streak, backend.held_until = True, 0, 0.0
         return heir
+
+    def _shorten(self, backend: BackendHealth, before: PoolHealth) -> None:
+        """What is shorter than under the rules before is so at once: a hold, an ejection. What is longer begins with
+        the next one, or who has done his time would be out again."""
+        if backend.penalty:
+            backend.held_until -= max(0.0, before._hold_s(backend) - self._hold_s(backend))
+        if not self.ejection.consecutive_errors and self.ejection.failure_rate is None:
+            backend.ejected_until = 0.0
+        elif backend.ejections:
+            ejection_s = self._ejection_s(backend.ejections - 1)
+            if ejection_s < min(backend.ejection_s, before._ejection_s(backend.ejections - 1)):
+                backend.ejected_until -= backend.ejection_s - ejection_s
+                backend.ejection_s = ejection_s
 
     def serving(self, now: float) -> set[str]:
         """Who may be given new exchanges: the eligible, or if there are none the standbys, or nobody."""
@@ -252,6 +267,9 @@ class PoolHealth:
     def _hold_s(self, backend: BackendHealth) -> float:
         return min(self.probes.hold * 2.0 ** min(backend.penalty - 1, 60), self.probes.longest_hold)
 
+    def _ejection_s(self, ejections: int) -> float:
+        return min(self.ejection.base * 2.0 ** min(ejections, 60), self.ejection.max)
+
     def _release(self, now: float) -> None:
         able = [backend for backend in self.backends.values() if not backend.draining]
         held = [backend for backend in able if backend.state(now) == "held"]
@@ -293,7 +311,7 @@ class PoolHealth:
             self.spared += 1
             return False
         self._forgive(backend, now)
-        backend.ejection_s = min(self.ejection.base * 2.0 ** min(backend.ejections, 60), self.ejection.max)
+        backend.ejection_s = self._ejection_s(backend.ejections)
         backend.ejections += 1
         backend.ejected_until = backend.reformed_at = now + backend.ejection_s
         return True

@@ -16,7 +16,7 @@ from lbproxy.core.headers import CLOSE_LINE, KEEP_ALIVE_LINE, BadMessage
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.chunked import ChunkedDecoder
-from lbproxy.dataplane.deadlines import CUT_SHORT, DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, DUE_SEND, NEVER
+from lbproxy.dataplane.deadlines import CUT_SHORT, DUE_BODY, DUE_HEAD, DUE_KEEP_ALIVE, DUE_LINGER, DUE_SEND, NEVER
 from lbproxy.dataplane.heads import take_head
 from lbproxy.dataplane.plane import monotonic
 from lbproxy.dataplane.recovery import client_failed, client_left, out_of_time
@@ -25,6 +25,7 @@ from lbproxy.dataplane.tunnel import Tunnel
 from lbproxy.dataplane.wire import END_OF_HEAD, EarlyCheck
 
 if TYPE_CHECKING:
+    from lbproxy.core.spec import ListenerTimeouts
     from lbproxy.dataplane.listener import Listener
     from lbproxy.dataplane.plane import Plane
 
@@ -238,6 +239,16 @@ class Downstream:
             due |= CUT_SHORT
         self.deadline = self.plane.now + seconds
         self.due = due
+
+    def follow(self, before: ListenerTimeouts, after: ListenerTimeouts) -> None:
+        """A client may take more time now than before, or less: what it is taking just now, too."""
+        due = self.due
+        if due == DUE_KEEP_ALIVE:
+            self.deadline += after.keep_alive - before.keep_alive
+        elif due == DUE_HEAD:
+            self.deadline += after.request_head - before.request_head
+        elif due in (DUE_BODY, DUE_SEND):
+            self.deadline += after.body_idle - before.body_idle
 
     def pass_deadline(self) -> None:
         """The sweep found that the deadline has passed."""

@@ -61,7 +61,11 @@ class Listener:
         """Go on under a new specification of the same name."""
         self.row = row
         if spec != self.spec:
+            before = self.spec.timeouts
             self._follow(spec)
+            if spec.timeouts != before:
+                for connection in self.connections:
+                    connection.follow(before, spec.timeouts)
 
     def stop(self) -> None:
         """Accept no more, and let those go who are here."""

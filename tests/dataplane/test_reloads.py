@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,6 +14,7 @@ from lbproxy.core import ledger
 from lbproxy.core.account import OUT, SERVING
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.spec import (
+    AffinityCookie,
     Ejection,
     HeaderPolicy,
     HotKeys,
@@ -25,8 +28,10 @@ from lbproxy.core.spec import (
     Retry,
     Route,
     Sticky,
+    TracingSpec,
     UpstreamConnections,
 )
+from lbproxy.dataplane.deadlines import DUE_BODY, DUE_HEAD, DUE_KEEP_ALIVE, DUE_UPSTREAM
 from tests.dataplane.harness import (
     PATIENCE_S,
     Plane,
@@ -38,6 +43,7 @@ from tests.dataplane.harness import (
     reload,
     request,
     running,
+    waiting_for,
 )
 from tests.dataplane.test_tunnel import echo, tunnel
 
@@ -385,3 +391,243 @@ async def test_what_is_done_when_nobody_is_eligible() -> None:
         assert (await proxy.ask(request()))[9:12] == b"200"
         under(proxy, replace(proxy.pool.spec, panic="off"))
         assert (await proxy.ask(request()))[9:12] == b"503"
+
+
+# What is under way.
+
+
+@pytest.mark.parametrize("is_shorter", [True, False])
+@pytest.mark.parametrize(
+    ("field", "octets", "rest", "end"),
+    [
+        ("keep_alive", b"", SHORT["GET"], b""),
+        ("request_head", SHORT["GET"][:20], SHORT["GET"][20:], b"408"),
+        ("body_idle", SHORT["POST"][:-1], SHORT["POST"][-1:], b"408"),
+    ],
+)
+async def test_the_times_of_clients_act_on_what_they_take_just_then(
+    field: str, octets: bytes, rest: bytes, end: bytes, is_shorter: bool
+) -> None:
+    async with backend(answering(answer())) as b0:
+        short, long = (ListenerTimeouts(**{field: seconds}) for seconds in (0.4, 60.0))
+        async with running(pool_of(b0.port), timeouts=long if is_shorter else short) as proxy:
+            reader, writer = await proxy.connect()
+            kept = Kept(reader, writer)
+            assert (await kept.ask(SHORT["GET"]))[9:12] == b"200"
+            writer.write(octets)
+            (connection,) = proxy.plane._listeners["l"].connections
+            due = {"keep_alive": DUE_KEEP_ALIVE, "request_head": DUE_HEAD, "body_idle": DUE_BODY}[field]
+            await proxy.settled(lambda: connection.due == due)
+            listener = replace(proxy.config.listeners[0], timeouts=short if is_shorter else long)
+            reload(proxy, replace(proxy.config, listeners=(listener,)))
+            if is_shorter:
+                assert (await asyncio.wait_for(reader.read(), PATIENCE_S))[9:12] == end
+            else:
+                await asyncio.sleep(1.0)
+                assert (await kept.ask(rest))[9:12] == b"200"
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "octets", "expected"),
+    [
+        ({"retry": Retry(attempts=1)}, request(target="/close"), [(200, "b1"), (502, "b0")]),
+        ({"retry": Retry(buffer=0)}, request("PUT", "/close", body=b"xy"), [(200, "b1"), (502, "b0")]),
+        ({"retry": Retry(methods=("POST",))}, request("POST", "/close"), [(502, "b0"), (200, "b1")]),
+        ({"retry": Retry(statuses=(503,))}, request(target="/busy"), [(503, "b0"), (200, "b1")]),
+        ({"retry": Retry(per_try=0.1)}, request(target="/slow"), [(200, "b0"), (200, "b1")]),
+        ({"timeout": PoolTimeouts(first_byte=0.2)}, request(target="/slow"), [(200, "b0"), (504, "b0")]),
+    ],
+)
+async def test_a_request_ends_under_the_rules_that_it_began_with(
+    changes: dict[str, Any], octets: bytes, expected: list[tuple[int, str]]
+) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    async def owner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target = (await read_head(reader)).split(b" ", 2)[1]
+        await gates[len(owned.received) > 1].wait()
+        if target != b"/close":
+            writer.write(answer(status="503 Busy" if target == b"/busy" else "200 OK"))
+
+    async with backend(owner) as owned, backend(answering(answer())) as b1:
+        pool = replace(pool_of(owned.port, b1.port), connections=UpstreamConnections(max_idle=0))
+        async with running(pool) as proxy:
+            octets = octets.replace(b"kim", proxy.key_of("b0"))
+            began = asyncio.create_task(proxy.ask(octets))
+            await proxy.settled(lambda: owned.octets.endswith(octets[-4:]))
+            under(proxy, replace(pool, **changes))
+            if b"/slow" in octets:
+                await asyncio.sleep(0.8)  # longer than the new rules have it
+            else:
+                gates[1].set()
+            gates[0].set()
+            answers = [await began, await proxy.ask(octets)]
+            assert [int(each[9:12]) for each in answers] == [status for status, _ in expected]
+            assert [(line.status, line.backend) for line in proxy.lines] == expected
+
+
+async def test_an_answer_that_has_begun_may_pause_as_long_as_when_its_request_began() -> None:
+    gate = asyncio.Event()
+
+    async def pauses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        writer.write(answer()[:-1])
+        await gate.wait()
+        writer.write(answer()[-1:])
+
+    async with backend(pauses) as b0:
+        pool = pool_of(b0.port)
+        async with running(pool) as proxy:
+            began = asyncio.create_task(proxy.ask(request()))
+            await proxy.settled(lambda: any(c.due == DUE_UPSTREAM for c in proxy.plane._listeners["l"].connections))
+            under(proxy, replace(pool, timeout=PoolTimeouts(idle=0.2)))
+            cut = await proxy.ask(request())
+            assert not gate.is_set()
+            gate.set()
+            assert cut == (await began)[:-1]
+            assert [(line.status, line.reason) for line in proxy.lines] == [(200, "idle_timeout"), (200, "")]
+
+
+async def test_who_waits_for_a_seat_waits_as_long_as_when_that_began() -> None:
+    gate = asyncio.Event()
+    async with backend(waiting_for(gate)) as b0:
+        pool = pool_of(b0.port)
+        pool = replace(pool, backends=(replace(pool.backends[0], max_in_flight=1),), queue=Queue(timeout=PATIENCE_S))
+        async with running(pool) as proxy:
+            asking = [asyncio.create_task(proxy.ask(request())) for _ in range(2)]
+            await proxy.settled(lambda: len(proxy.pool.account.waiting) == 1)
+            under(proxy, replace(pool, queue=Queue(timeout=0.1)))
+            assert (await proxy.ask(request()))[9:12] == b"503"
+            assert len(proxy.pool.account.waiting) == 1
+            gate.set()
+            assert {(await each)[9:12] for each in asking} == {b"200"}
+
+
+async def test_the_retry_budget_is_the_pools_and_not_a_requests() -> None:
+    gate = asyncio.Event()
+
+    async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await gate.wait()
+
+    async with backend(closes) as b0, backend(answering(answer())) as b1:
+        pool = pool_of(b0.port, b1.port)
+        async with running(pool) as proxy:
+            key = proxy.key_of("b0")
+            asking = [asyncio.create_task(proxy.ask(request(key=key))) for _ in range(3)]
+            await proxy.settled(lambda: len(b0.received) == 3)
+            under(proxy, replace(pool, retry=Retry(budget=0.0, min_budget=2)))
+            gate.set()
+            assert sorted([(await each)[9:12] for each in asking]) == [b"200", b"200", b"502"]
+
+
+async def test_a_connection_is_waited_for_as_long_as_the_configuration_says() -> None:
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):  # the kernel takes no more than one or two, and nobody accepts them
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(deaf.getsockname())
+        pool = replace(pool_of(deaf.getsockname()[1]), timeout=PoolTimeouts(connect=60.0))
+        async with running(pool) as proxy:
+            began = asyncio.create_task(proxy.ask(request()))
+            await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+            under(proxy, replace(pool, timeout=PoolTimeouts(connect=0.1)))
+            assert (await proxy.ask(request()))[9:12] == b"504"
+            assert proxy.backend_cell("b0", ledger.BACKEND_ERRORS + ledger.CONNECT_TIMEOUT) == 1
+            assert not began.done()
+            began.cancel()
+
+
+async def test_a_tunnel_may_be_silent_as_long_as_when_it_was_opened() -> None:
+    async with backend(echo) as b0:
+        pool = pool_of(b0.port)
+        async with running(pool) as proxy:
+            before = await tunnel(proxy)
+            under(proxy, replace(pool, timeout=PoolTimeouts(tunnel=0.2)))
+            after = await tunnel(proxy)
+            assert await asyncio.wait_for(after.reader.read(), PATIENCE_S) == b""
+            assert await before.is_alive()
+            for each in (before, after):
+                each.writer.close()
+
+
+async def test_which_traces_are_sampled() -> None:
+    gate = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head = await read_head(reader)
+            await gate.wait()
+            writer.write(answer(head.replace(b"\r\n", b"\n")))
+
+    def is_sampled(said: bytes) -> bool:
+        (line,) = [line for line in said.split(b"\n") if line.startswith(b"traceparent: ")]
+        return line.endswith(b"-01")
+
+    async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
+        kept = Kept(*await proxy.connect())
+        began = asyncio.create_task(kept.ask(SHORT["GET"]))
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == 1)
+        for generation, tracing in enumerate((TracingSpec("http://127.0.0.1:1", 1.0), TracingSpec()), start=2):
+            reload(proxy, replace(proxy.config, tracing=tracing), generation)
+            gate.set()
+            if not began.done():
+                assert not is_sampled(await began)
+            assert is_sampled(await kept.ask(SHORT["GET"])) == bool(tracing.otlp)
+        kept.writer.close()
+
+
+# Affinity cookies.
+
+HUSH = AffinityCookie(secret="hush")
+
+
+def set_cookie(answered: bytes) -> tuple[bytes, set[bytes]]:
+    """The cookie that an answer sets, and its attributes."""
+    line = answered.partition(b"Set-Cookie: ")[2].partition(b"\r\n")[0]
+    cookie, *attributes = line.split(b"; ")
+    return cookie, set(attributes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "attributes"),
+    [
+        (replace(HUSH, path="/x"), {b"Path=/x", b"HttpOnly", b"SameSite=Lax"}),
+        (replace(HUSH, secure=True, same_site="None"), {b"Path=/", b"HttpOnly", b"SameSite=None", b"Secure"}),
+        (replace(HUSH, http_only=False, same_site=""), {b"Path=/"}),
+        (replace(HUSH, max_age=60.0), {b"Path=/", b"HttpOnly", b"SameSite=Lax", b"Max-Age=60"}),
+    ],
+)
+async def test_a_cookies_attributes(changed: AffinityCookie, attributes: set[bytes]) -> None:
+    async with backend(answering(answer())) as b0:
+        pool = replace(pool_of(b0.port), sticky=Sticky(cookie=HUSH))
+        async with running(pool) as proxy:
+            kept = Kept(*await proxy.connect())
+            cookie, told = set_cookie(await kept.ask(SHORT["GET"]))
+            assert told == {b"Path=/", b"HttpOnly", b"SameSite=Lax"}
+            under(proxy, replace(pool, sticky=Sticky(cookie=changed)))
+            assert set_cookie(await kept.ask(SHORT["GET"]))[1] == attributes
+            # Who has one from before keeps it.
+            assert set_cookie(await kept.ask(request(extra=b"Cookie: %b\r\n" % cookie, close=False))) == (b"", set())
+            kept.writer.close()
+
+
+@pytest.mark.parametrize("changed", [replace(HUSH, secret="hush!"), replace(HUSH, name="other"), None])
+async def test_a_cookie_that_is_not_known_any_more_says_nothing(changed: AffinityCookie | None) -> None:
+    gate = asyncio.Event()
+    async with backend(waiting_for(gate)) as b0, backend(answering(answer())) as b1:
+        pool = replace(pool_of(b0.port, b1.port), sticky=Sticky(cookie=HUSH))
+        async with running(pool) as proxy:
+            of_b0, of_b1 = proxy.key_of("b0"), proxy.key_of("b1")
+            kept = Kept(*await proxy.connect())
+            cookie, _ = set_cookie(await kept.ask(request(key=of_b1, close=False)))
+            octets = request(key=of_b0, extra=b"Cookie: %b\r\n" % cookie, close=False)
+            assert set_cookie(await kept.ask(octets)) == (b"", set())
+            under(proxy, replace(pool, sticky=Sticky(cookie=changed)))
+            gate.set()
+            new, _ = set_cookie(await kept.ask(octets))
+            kept.writer.close()
+            assert [line.backend for line in proxy.lines] == ["b1", "b1", "b0"]
+            assert new.partition(b"=")[0] == (changed.name.encode() if changed is not None else b"")
