@@ -132,7 +132,7 @@ class Plane:
         """Wait until a condition holds, at most `PATIENCE_S` seconds."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110  # the condition is a number in a cell, nobody signals it
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.001)
 
     def keep(self, exchange: Finished) -> None:
         self.lines.append(
@@ -206,7 +206,12 @@ async def running(
     try:
         yield holder[0]
     finally:
-        await plane.drain(0.5)
+        # Whoever has just closed is seen off. Nobody else is waited for: a test asks for what it wants to know.
+        for _ in range(20):
+            if not plane.open_connections():
+                break
+            await asyncio.sleep(0.001)
+        await plane.drain(0)
 
 
 def reload(running_plane: Plane, config: Config, generation: int = 2, states: States | None = None) -> None:

@@ -32,7 +32,7 @@ from lbproxy.core.spec import (
     Sticky,
     UpstreamConnections,
 )
-from lbproxy.dataplane import flow, upstream
+from lbproxy.dataplane import downstream, flow, upstream
 from lbproxy.dataplane.relay import Exchange
 from tests.dataplane.harness import (
     PATIENCE_S,
@@ -1428,7 +1428,11 @@ async def test_a_request_that_is_refused_while_it_waits_for_a_seat_never_reaches
 
 
 @pytest.mark.parametrize("how", ["plain", "half-closed", "pipelined"])
-async def test_a_client_that_never_reads_does_not_keep_its_connection(how: str) -> None:
+async def test_a_client_that_never_reads_does_not_keep_its_connection(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    for name in ("HALF_CLOSED_S", "LINGER_S"):  # which are longer, and compiled they stay so
+        monkeypatch.setattr(downstream, name, 0.3)
     huge = b"x" * 8_000_000
     timeouts = ListenerTimeouts(body_idle=0.3, keep_alive=0.3)
     async with backend(answering(answer(huge))) as b0, running(pool_of(b0.port), timeouts=timeouts) as proxy:
