@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 import socket
@@ -18,8 +19,8 @@ from lbproxy.core.ledger import UPSTREAM_ERRORS
 from tests.running import PATIENCE_S, Proxy, until
 
 ROOT = Path(__file__).parent.parent
-GET = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
-UPLOAD = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 100000000\r\n\r\n"
+GET = b"GET /%b HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+UPLOAD = b"POST /%b HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 100000000\r\n\r\n"
 
 Play = Callable[[socket.socket], None]
 
@@ -113,49 +114,56 @@ def test_the_table_has_a_row_for_every_error() -> None:
     assert set(UPSTREAM_ERRORS) - CASES.keys() == {"connect_failed"}  # nothing on loopback fails in another way
 
 
-@pytest.mark.parametrize("error", CASES)
-def test_a_failed_attempt_ends_as_the_docs_say(error: str, tmp_path: Path) -> None:
-    make, request = CASES[error]
-    status, reason = ROWS[error]
-    with make() as port, proxy_to(tmp_path, port) as proxy:
-        head = ask(proxy, request)[0]
-        assert head.startswith(b"HTTP/1.1 %d " % status)
-        line = last_line(proxy)
-        assert (line["status"], line["reason"], line["backend"]) == (status, reason, "b1")
-        assert proxy.metric("upstream_errors_total", backend="b1", reason=error) == line["attempts"] == 1
-        assert proxy.metric("requests_rejected_total", pool="api", reason=reason) == 1
-
-
 CUTS = {
     "closed_early": answer(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345"),
     "protocol": answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\nx\r\n"),
 }
 
 
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    """A proxy with a pool for each of these backends, which has its requests by their path."""
+    failing = {error: make for error, (make, _) in CASES.items()}
+    cutting = {f"cut-{error}": functools.partial(backend, play) for error, play in CUTS.items()}
+    with contextlib.ExitStack() as stack:
+        pools = {
+            name: {
+                "match": {"path": f"/{name}"},
+                "backends": [{"name": "b1", "url": f"http://127.0.0.1:{stack.enter_context(make())}"}],
+                "timeout": {"connect": "300ms", "first_byte": "300ms", "idle": "300ms"},
+                "retry": {"attempts": 1},
+            }
+            for name, make in (failing | cutting).items()
+        }
+        yield stack.enter_context(Proxy(tmp_path_factory.mktemp("failures"), {}, workers=1, pools=pools))
+
+
+@pytest.mark.parametrize("error", CASES)
+def test_a_failed_attempt_ends_as_the_docs_say(error: str, proxy: Proxy) -> None:
+    status, reason = ROWS[error]
+    head = ask(proxy, CASES[error][1], error)[0]
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    line = only_line(proxy, error)
+    assert (line["status"], line["reason"], line["backend"]) == (status, reason, "b1")
+    assert proxy.metric("upstream_errors_total", pool=error, backend="b1", reason=error) == line["attempts"] == 1
+    assert proxy.metric("requests_rejected_total", pool=error, reason=reason) == 1
+
+
 @pytest.mark.parametrize("error", CUTS)
-def test_an_answer_that_has_begun_is_cut_and_never_completed(error: str, tmp_path: Path) -> None:
-    with backend(CUTS[error]) as port, proxy_to(tmp_path, port) as proxy:
-        head, body = ask(proxy, GET)
-        assert head.startswith(b"HTTP/1.1 200 ")
-        assert not body.endswith(b"0\r\n\r\n")
-        line = last_line(proxy)
-        assert (line["status"], line["reason"]) == (200, error)
-        assert proxy.metric("upstream_errors_total", backend="b1", reason=error) == 1
+def test_an_answer_that_has_begun_is_cut_and_never_completed(error: str, proxy: Proxy) -> None:
+    pool = f"cut-{error}"
+    head, body = ask(proxy, GET, pool)
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert not body.endswith(b"0\r\n\r\n")
+    line = only_line(proxy, pool)
+    assert (line["status"], line["reason"]) == (200, error)
+    assert proxy.metric("upstream_errors_total", pool=pool, backend="b1", reason=error) == 1
 
 
-def proxy_to(folder: Path, port: int) -> Proxy:
-    pool = {
-        "backends": [{"name": "b1", "url": f"http://127.0.0.1:{port}"}],
-        "timeout": {"connect": "300ms", "first_byte": "300ms", "idle": "300ms"},
-        "retry": {"attempts": 1},
-    }
-    return Proxy(folder, {}, workers=1, pools={"api": pool})
-
-
-def ask(proxy: Proxy, request: bytes) -> tuple[bytes, bytes]:
+def ask(proxy: Proxy, request: bytes, pool: str) -> tuple[bytes, bytes]:
     """Head and body of what comes back until the connection ends, while sending for as long as that is possible."""
     with socket.create_connection(("127.0.0.1", proxy.port), PATIENCE_S) as client:
-        client.sendall(request)
+        client.sendall(request % pool.encode())
         if request is UPLOAD:
             threading.Thread(target=send_much, args=(client,), daemon=True).start()
         received = b""
@@ -171,7 +179,14 @@ def send_much(client: socket.socket) -> None:
             client.sendall(bytes(65536))
 
 
-def last_line(proxy: Proxy) -> dict[str, Any]:
-    until(lambda: proxy.access_log.exists() and proxy.access_log.read_text().endswith("\n"))
-    line: dict[str, Any] = json.loads(proxy.access_log.read_text().splitlines()[-1])
+def only_line(proxy: Proxy, pool: str) -> dict[str, Any]:
+    """The line of the access log of the one request to this pool."""
+    until(lambda: lines(proxy, pool))
+    (line,) = lines(proxy, pool)
     return line
+
+
+def lines(proxy: Proxy, pool: str) -> list[dict[str, Any]]:
+    text = proxy.access_log.read_text() if proxy.access_log.exists() else ""
+    found = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [line for line in found if line["pool"] == pool]

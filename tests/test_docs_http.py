@@ -80,6 +80,12 @@ CASES: dict[str, list[bytes]] = {
 }
 
 
+def every_case() -> Iterator[tuple[str, bytes]]:
+    for start, cases in CASES.items():
+        for case in cases:
+            yield start, case
+
+
 def rows() -> dict[str, tuple[int, str]]:
     """The table: what is refused, the status and the reason."""
     _, _, rest = (ROOT / "docs" / "http.md").read_text().partition("## What is refused")
@@ -115,35 +121,40 @@ def test_the_table_has_a_case_for_every_row() -> None:
     assert [start for start in CASES if not any(what.startswith(start) for what in ROWS)] == []
 
 
+# Each case comes from an address of its own, by which its lines are found in the log.
+NUMBERED = [(f"127.0.1.{at}", start, case) for at, (start, case) in enumerate(every_case(), 1)]
+
+
+@pytest.fixture(scope="module")
+def answers(proxy: Proxy) -> dict[str, bytes]:
+    """What came back to each case, by its client. The log is written a few times a second, so all are played first."""
+    return {client: exchange(proxy, client, octets) for client, _, octets in NUMBERED}
+
+
 @pytest.mark.parametrize(
-    ("start", "request_bytes"),
-    [
-        pytest.param(start, case, id=f"{start}-{number}")
-        for start, cases in CASES.items()
-        for number, case in enumerate(cases)
-    ],
+    ("client", "start"), [pytest.param(client, start, id=f"{start} - {client}") for client, start, _ in NUMBERED]
 )
-def test_what_is_refused_is_refused_as_the_docs_say(proxy: Proxy, start: str, request_bytes: bytes) -> None:
+def test_what_is_refused_is_refused_as_the_docs_say(
+    proxy: Proxy, answers: dict[str, bytes], client: str, start: str
+) -> None:
     (expected,) = [answer for what, answer in ROWS.items() if what.startswith(start)]
-    before = reasons(proxy)
-    answer = exchange(proxy, request_bytes)
-    assert answer.startswith(b"HTTP/1.1 %d " % expected[0]), answer[:200]
-    until(lambda: len(reasons(proxy)) > len(before))
-    assert reasons(proxy)[len(before) :] == [expected]
+    assert answers[client].startswith(b"HTTP/1.1 %d " % expected[0]), answers[client][:200]
+    until(lambda: reasons(proxy, client))
+    assert reasons(proxy, client) == [expected]
 
 
-def exchange(proxy: Proxy, request_bytes: bytes) -> bytes:
+def exchange(proxy: Proxy, client: str, octets: bytes) -> bytes:
     """All that comes back until the proxy closes the connection, which after a refusal it must."""
-    with socket.create_connection(("127.0.0.1", proxy.port), PATIENCE_S) as client:
-        client.sendall(request_bytes)
+    with socket.create_connection(("127.0.0.1", proxy.port), PATIENCE_S, (client, 0)) as connection:
+        connection.sendall(octets)
         answer = b""
-        while piece := client.recv(65536):
+        while piece := connection.recv(65536):
             answer += piece
         return answer
 
 
-def reasons(proxy: Proxy) -> list[tuple[int, str]]:
-    """Status and reason of each line of the access log so far."""
+def reasons(proxy: Proxy, client: str) -> list[tuple[int, str]]:
+    """Status and reason of each line of the access log so far that is this client's."""
     lines = proxy.access_log.read_text().splitlines() if proxy.access_log.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("}")]
-    return [(line["status"], line["reason"]) for line in found]
+    return [(line["status"], line["reason"]) for line in found if line["client"] == client]
