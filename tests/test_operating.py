@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import io
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ import termios
 import time
 import urllib.request
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +59,17 @@ async def homes(proxy: Proxy, users: list[str] = USERS) -> dict[str, str]:
 
 
 async def cli(proxy: Proxy, *words: str) -> tuple[int, str, str]:
-    """One command against the proxy: exit code, stdout, stderr."""
+    """One command against the proxy: exit code, stdout, stderr. In a thread, for there are many; see `program`."""
+
+    def command() -> tuple[int, str, str]:
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            return main([words[0], "-c", str(proxy.file), *words[1:]]), out.getvalue(), err.getvalue()
+
+    return await asyncio.to_thread(command)
+
+
+async def program(proxy: Proxy, *words: str) -> tuple[int, str, str]:
+    """The same as a process of its own, as people have it."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "lbproxy", words[0], "-c", str(proxy.file), *words[1:]),
         stdout=subprocess.PIPE,
@@ -137,13 +150,14 @@ async def test_everything_can_be_had_as_json(tmp_path: Path, backends: Backends)
             ("healthcheck",),
             ("check",),
             ("diff",),
+            ("explain", "ann", "--live"),
             ("reload",),
             ("drain", "b1"),
             ("undrain", "b1"),
             ("weight", "b2", "3", "--for", "1h"),
             ("weight", "b2", "file"),
         ):
-            code, out, err = await cli(proxy, *words, "--json")
+            code, out, err = await program(proxy, *words, "--json")
             assert (code, isinstance(json.loads(out), dict), err) == (0, True, ""), words
 
 
@@ -245,29 +259,21 @@ async def test_status_says_what_retries_saved(tmp_path: Path, backends: Backends
         assert f", {saved} saved by retries, " in (await cli(proxy, "status"))[1]
 
 
-async def test_a_worker_that_hangs_is_seen_before_it_is_replaced(
-    tmp_path: Path, backends: Backends, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_worker_that_hangs_is_seen_before_it_is_replaced(tmp_path: Path, backends: Backends) -> None:
     with proxied(tmp_path, backends) as proxy:
-
-        async def told(word: str) -> tuple[int, str]:
-            """What a command says, without a process that must start first: the worker is replaced in seconds."""
-            code = await asyncio.to_thread(main, [word, "-c", str(proxy.file)])
-            return code, capsys.readouterr().out
-
         said = "worker 1 has been silent for "
-        assert said not in (await told("status"))[1]
+        assert said not in (await cli(proxy, "status"))[1]
         hung = (await asyncio.to_thread(proxy.worker_pids))[1]
         os.kill(hung, signal.SIGSTOP)
         await asyncio.to_thread(lambda: until(lambda: _silent(proxy)))
-        assert said in (await told("status"))[1]
-        ready = await told("healthcheck")
+        assert said in (await cli(proxy, "status"))[1]
+        ready = await cli(proxy, "healthcheck")
         assert (ready[0], ready[1].startswith(f"2 of 2 workers ready, {said}")) == (0, True), ready
         assert await asyncio.to_thread(lambda: proxy.metric("worker_silent_seconds", worker="1")) >= 3
         assert await asyncio.to_thread(lambda: proxy.metric("worker_silent_seconds", worker="0")) < 3
         os.kill(hung, signal.SIGCONT)
         await asyncio.to_thread(lambda: until(lambda: not _silent(proxy)))
-        assert said not in (await told("status"))[1]
+        assert said not in (await cli(proxy, "status"))[1]
         assert (await asyncio.to_thread(proxy.worker_pids))[1] == hung
 
 
@@ -293,12 +299,24 @@ async def test_status_watches_what_goes_where(tmp_path: Path, backends: Backends
     assert [set(document) for document in documents] == [{"info", "pools"}] * len(documents)
 
 
-@pytest.mark.parametrize(("columns", "rows", "last"), [(80, 24, "b3"), (40, 24, "b3"), (80, 6, "… 3 more lines")])
-async def test_status_watches_within_the_terminal(
-    tmp_path: Path, backends: Backends, columns: int, rows: int, last: str
+SIZES = [(80, 24, "b3"), (40, 24, "b3"), (80, 6, "… 3 more lines")]
+
+
+@pytest.fixture(scope="module")
+def screens(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], list[str]]:
+    """What terminals of these sizes show, at the same time."""
+    folder = tmp_path_factory.mktemp("watched")
+    admin = {"listen": "127.0.0.1:0", "socket": str(folder / "admin.sock")}
+    with Proxy(folder, {"b1": 1, "b2": 2, "b3": 3}, admin=admin) as proxy, ThreadPoolExecutor() as threads:
+        sizes = [(columns, rows) for columns, rows, _ in SIZES]
+        return dict(zip(sizes, threads.map(lambda size: _screen(proxy, *size), sizes), strict=True))
+
+
+@pytest.mark.parametrize(("columns", "rows", "last"), SIZES)
+def test_status_watches_within_the_terminal(
+    screens: dict[tuple[int, int], list[str]], columns: int, rows: int, last: str
 ) -> None:
-    with proxied(tmp_path, backends) as proxy:
-        screen = await asyncio.to_thread(_screen, proxy, columns, rows)
+    screen = screens[columns, rows]
     assert len(screen) <= rows
     assert max(map(len, screen)) <= columns
     assert screen[0].startswith("lbproxy ")
