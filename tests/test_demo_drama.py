@@ -152,12 +152,22 @@ class Demo:
 
 
 @pytest.fixture
-def demos() -> Iterator[list[Demo]]:
-    made: list[Demo] = []
-    yield made
-    for demo in made:
-        if demo.process.poll() is None:
-            demo.process.kill()
+def dramatic(calm: object) -> Iterator[Demo]:
+    demo = Demo()
+    yield demo
+    demo.process.kill()
+    demo.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def calm() -> Iterator[tuple[Demo, list[str]]]:
+    """A calm demo of eight seconds and what it has said, begun before the other so that the two run side by side. Its
+    ports are its own when it invites."""
+    demo = Demo("--calm", "--seconds", "8")
+    try:
+        yield demo, demo.lines_until(r"Watch it in a browser: ")
+    finally:
+        demo.process.kill()
         demo.process.communicate()
 
 
@@ -172,9 +182,8 @@ def ask(url: str, method: str = "GET", body: object = None, token: str = "") -> 
         return error.code, error.read().decode()
 
 
-def test_a_hot_user_and_a_dead_backend_are_survived_and_shown(demos: list[Demo]) -> None:
-    demo = Demo()
-    demos.append(demo)
+def test_a_hot_user_and_a_dead_backend_are_survived_and_shown(dramatic: Demo) -> None:
+    demo = dramatic
     said = demo.lines_until(r"^ +\d+ s ")
     invitation = "".join(said)
     found = re.search(r"browser: (http://127\.0\.0\.1:\d+/) +\(the token for .* there: (\S+)\)", invitation)
@@ -199,11 +208,10 @@ def test_a_hot_user_and_a_dead_backend_are_survived_and_shown(demos: list[Demo])
     assert "Traceback" not in rest
 
 
-def test_a_calm_demo_has_neither(demos: list[Demo]) -> None:
-    demo = Demo("--calm", "--seconds", "8")
-    demos.append(demo)
+def test_a_calm_demo_has_neither(calm: tuple[Demo, list[str]]) -> None:
+    demo, lines = calm
     assert demo.process.stdout is not None
-    said = demo.process.stdout.read()
+    said = "".join(lines) + demo.process.stdout.read()
     assert "none of them met more than one backend" in said.splitlines()[-1]
     assert "hot:" not in said
     assert "--calm" not in said
