@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lbproxy.control.admin.openapi import HEAVIEST
 from tests.browser import Browser
 from tests.page_site import DESKTOP, FIELD, LIVE, PHONE, TOKEN, Site, focused, overflowing, text, visit, weigh
 from tests.page_world import World, equal_pool
@@ -168,6 +169,21 @@ def test_when_the_server_is_gone_the_page_says_how_old_it_is(browser: Browser) -
     assert "is-stale" in browser.run("return document.body.className")
 
 
+def test_when_the_server_is_gone_nothing_is_said_of_a_key_or_a_weight_but_that(browser: Browser) -> None:
+    with Site(World(equal_pool(2))) as served:
+        served.pass_time(2, 50)
+        visit(browser, served)
+        browser.type(FIELD, "ann")
+        browser.wait_for("document.querySelector('.key q')?.innerText === 'ann'")
+    browser.type(FIELD, "a")
+    browser.wait_for("!document.querySelector('.key q')")
+    assert text(browser, ".key") == "The proxy does not answer."
+    assert not browser.run("return document.querySelector('.track[data-ui-on]')"), "no arc is that of this key"
+    weigh(browser, "b1", "3")
+    browser.wait_for("document.querySelector('.outcome .bad')")
+    assert text(browser, ".outcome") == "The proxy does not answer."
+
+
 # Keys and backends
 
 
@@ -197,6 +213,16 @@ def test_the_busiest_key_is_known_again_when_it_is_typed(browser: Browser, serve
     browser.type(FIELD, "user-0")
     browser.wait_for("document.querySelector('.hot li[data-ui-same]')")
     assert browser.run("return document.querySelectorAll('.hot li[data-ui-same]').length") == 1
+
+
+def test_a_key_that_no_request_can_ask_for_gets_no_others_answer(browser: Browser, served: Site) -> None:
+    visit(browser, served)
+    browser.type(FIELD, "ann")
+    browser.wait_for("document.querySelector('.key q')?.innerText === 'ann'")
+    long = "const e = document.querySelector(arguments[0]); e.value = 'a'.repeat(9000); e.form.requestSubmit()"
+    browser.run(long, FIELD)
+    browser.wait_for("!document.querySelector('.key q')")
+    assert text(browser, ".key") == "The proxy answers 400."
 
 
 def test_picking_a_backend_lights_its_arcs(browser: Browser, served: Site) -> None:
@@ -289,6 +315,20 @@ def test_a_change_of_weight_is_tried_before_it_is_made(browser: Browser, served:
     browser.wait_for("document.querySelector('tr[data-backend=b1]').innerText.includes('weight 3')")
     browser.wait_for("!document.querySelector('.weights [data-ui-changed]')")
     assert browser.run(f"return {apply}")
+
+
+@pytest.mark.parametrize("number", ["-1", "1e7", "3e"])
+def test_a_weight_that_is_none_is_named(browser: Browser, served: Site, number: str) -> None:
+    visit(browser, served)
+    weigh(browser, "b1", "3")
+    browser.wait_for("document.querySelector('.flows li')")
+    weigh(browser, "b1", number)
+    browser.wait_for("document.querySelector('.outcome .bad')")
+    assert text(browser, ".outcome") == f"Weight of b1: a number from 0 to {HEAVIEST:,}."
+    assert browser.run("return document.querySelector('button[value=apply]').matches(':disabled')")
+    browser.run("document.querySelector('button[value=undo]').click()")
+    weigh(browser, "b1", "2")
+    browser.wait_for("document.querySelector('.flows li')")
 
 
 def test_a_change_can_be_undone_before_it_is_made(browser: Browser, served: Site) -> None:

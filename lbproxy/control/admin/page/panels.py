@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from lbproxy.control.admin.openapi import HEAVIEST
 from lbproxy.control.admin.page import picture
 from lbproxy.control.admin.page.picture import icon
 from lbproxy.control.admin.page.shares import HotKey
@@ -97,8 +98,8 @@ def _wanted(backend: BackendNow) -> str:
     now = "yes" if backend.is_drained else "no"
     return (
         f'<li data-backend="{name}"><span title="{name}">{name}</span>'
-        f'<input type="number" inputmode="decimal" min="0" step="any" aria-label="Weight of {name}" value="{number}" '
-        f'data-now="{number}" data-file="{backend.weight:.6g}">'
+        f'<input type="number" inputmode="decimal" min="0" max="{HEAVIEST}" step="any" aria-label="Weight of {name}" '
+        f'value="{number}" data-now="{number}" data-file="{backend.weight:.6g}">'
         f'<label><input type="checkbox" aria-label="Drain {name}" data-now="{now}"{drained}>'
         "drain</label></li>"
     )

@@ -40,15 +40,29 @@ export class Asker {
     const mine = ++this.asked;
     this.answered = Date.now();
     const query = new URLSearchParams({ pool: this.pool.dataset.pool, key: this.field.value });
+    let piece = "";
+    let why = "The proxy does not answer.";
     try {
       const answer = await fetch(`page/key?${query}`);
-      if (answer.ok && mine === this.asked) {
-        patch(this.answer(), parse(await answer.text()));
-        this.show();
-      }
+      if (answer.ok) piece = await answer.text();
+      else why = `The proxy answers ${answer.status}.`;
     } catch {
-      // What stands there is as old as the rest of the page, and the page says so.
+      // That is what `why` says.
     }
+    if (mine !== this.asked) return;
+    if (piece) patch(this.answer(), parse(piece));
+    else if (query.get("key") !== this.answer().querySelector("q")?.textContent) this.deny(why);
+    this.show();
+  }
+
+  // Nothing is known of the key that stands there. What was known of the same one is as old as the rest of the page, and
+  // the page says so.
+  deny(why) {
+    const said = document.createElement("p");
+    said.className = "none";
+    said.textContent = why;
+    for (const name of Object.keys(this.answer().dataset)) delete this.answer().dataset[name];
+    this.answer().replaceChildren(said);
   }
 
   // The page around it has changed; what was typed stays typed.

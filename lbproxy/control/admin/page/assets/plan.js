@@ -15,7 +15,9 @@ function element(name, text, kind) {
 async function send(method, path, body, token) {
   const headers = { "Content-Type": "application/json" };
   if (token) headers.Authorization = `Bearer ${token}`;
-  const answer = await fetch(path, { method, headers, body: JSON.stringify(body) });
+  const answer = await fetch(path, { method, headers, body: JSON.stringify(body) }).catch(() => {
+    throw new Error("The proxy does not answer.");
+  });
   const said = await answer.json().catch(() => ({}));
   if (!answer.ok) {
     const error = new Error(said.detail || said.title || `The proxy answers ${answer.status}.`);
@@ -74,6 +76,8 @@ export class Planner {
     if (!isReady) {
       this.forget();
       this.outcome.replaceChildren();
+      const wrong = this.form.querySelector(".weights :invalid");
+      if (wrong) this.say(`${wrong.ariaLabel}: a number from 0 to ${Number(wrong.max).toLocaleString("en")}.`, "bad");
       return;
     }
     this.timer = setTimeout(() => this.ask(changes), WAIT_MS);
