@@ -7,10 +7,14 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from lbproxy.control import config
-from lbproxy.control.config import load, loads
+from lbproxy.control.config import load, loads, reads
 from lbproxy.control.problems import ConfigError, Problem
+from lbproxy.control.reference import json_schema
+from lbproxy.control.write import resolved, to_yaml
 
 POOLS = "pools: {web: {backends: [{url: 'http://127.0.0.1:9001'}]}}\n"
 GOOD = "listen: 127.0.0.1:8080\n" + POOLS
@@ -689,6 +693,42 @@ def test_aliases_and_merge_keys() -> None:
     assert (b.retry.attempts, b.retry.budget) == (7, 0.1)
     assert (b.timeout.connect, b.timeout.first_byte, b.timeout.idle) == (9.0, 2.0, 1.0)
     assert a.backends == b.backends
+
+
+ASIDE = """\
+x-health: &health {path: /healthz, interval: 2s}
+x-: 1
+x-any: [{what: ever}, *health]
+listen: 127.0.0.1:8080
+pools:
+  a: {health: *health, backends: [{url: "http://10.0.0.1"}]}
+  b: {health: {<<: *health, interval: 5s}, match: {path: /b}, backends: [{url: "http://10.0.0.2"}]}
+"""
+
+
+def test_outermost_fields_that_begin_with_x_are_a_place_for_anchors() -> None:
+    """As in Compose files. Nothing else is done with them."""
+    first, second = loads(ASIDE).pools
+    assert [each.health.interval for each in (first, second) if each.health is not None] == [2.0, 5.0]
+    assert Draft202012Validator(json_schema()).is_valid(yaml.safe_load(ASIDE))
+    assert "x-" not in to_yaml(resolved(reads(ASIDE)))
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        ("path: /healthz", "path: healthz", "f:1:26: pools.a.health.path: "),
+        ("path: /healthz", 'path: "${NOT_SET_ANYWHERE}"', "f:1:26: x-health.path: the environment variable"),
+        ("x-any:", "x-health:", "f:3:1: x-health: given twice"),
+        ("x-any:", "X-any:", "f:3:1: X-any: unknown field"),
+        ("x-any:", "xany:", "f:3:1: xany: unknown field"),
+        ("  a: {", "  a: {x-any: 1, ", "f:6:7: pools.a.x-any: unknown field"),
+    ],
+)
+def test_only_the_outermost_are_and_what_is_wrong_in_them_is_told(was: str, becomes: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loads(ASIDE.replace(was, becomes), "f", {})
+    assert str(caught.value.problems[0]).startswith(told)
 
 
 def test_what_is_wrong_in_an_anchor_is_told_once() -> None:

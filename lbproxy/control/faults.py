@@ -18,7 +18,7 @@ from lbproxy.control.closest import closest
 from lbproxy.control.fields import describe
 from lbproxy.control.named_files import look
 from lbproxy.control.paths import all_fields, inner_section, section_of, step_into
-from lbproxy.control.schema import File
+from lbproxy.control.schema import ASIDE, File
 from lbproxy.control.tree import MAX_TROUBLES, Node, Path, Trouble
 from lbproxy.control.values import BadValue
 
@@ -55,6 +55,7 @@ def check_tree(root: Node) -> tuple[File | None, list[Trouble]]:
     if not isinstance(data, dict):
         message = f"expected fields such as listen and pools, got {describe(data)}"
         return None, [Trouble(root.place, (), message)]
+    data = {name: value for name, value in data.items() if not name.startswith(ASIDE)}
     file: File | None = None
     found: list[Any] = []
     try:

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from lbproxy.control.fields import Written
 from lbproxy.control.paths import default_of, inner_section
-from lbproxy.control.schema import File, Section
+from lbproxy.control.schema import ASIDE, File, Section
 
 _LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum"}
 
@@ -42,7 +42,8 @@ everything that is wrong with it and with [the files that it names](operations.m
 - **Variables**: `${NAME}` in a value becomes the environment variable, `${NAME:-default}` the default where it is unset
   or empty. What it brings is text for the field, never structure. `$$` is a dollar sign.
 - **Anchors, aliases and merge keys** (`<<`) work. A mapping's own fields win over merged ones, and an earlier merged
-  mapping over a later one. Tags (`!!str`), a key given twice and a second document are refused.
+  mapping over a later one. Outermost fields whose name begins with `x-` are a place for anchors, and nothing else is
+  done with them. Tags (`!!str`), a key given twice and a second document are refused.
 - The file is UTF-8, of at most 4 MiB and 60,000 values, which is some 12,000 backends with four fields each. Aliases
   may repeat 50,000 values more, and variables bring 4 MiB of text. Of more than 1000 mistakes 1000 are told.
 """
@@ -56,6 +57,7 @@ def json_schema() -> dict[str, Any]:
         target = schema if section is File else schema["$defs"][name]
         for field_name, field in section.model_fields.items():
             _as_written(target["properties"][field_name], field)
+    schema["patternProperties"] = {f"^{ASIDE}": {"description": "A place for anchors; nothing else is done with it."}}
     schema["$defs"] = {name: _tidied(definition) for name, definition in schema["$defs"].items()}
     schema = _tidied(schema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "lbproxy configuration"}

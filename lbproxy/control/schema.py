@@ -530,6 +530,10 @@ class Reload(Section):
     )
 
 
+# How outermost fields begin that are there for their anchors alone, and mean nothing by themselves.
+ASIDE: Final = "x-"
+
+
 class File(Section):
     """The whole file."""
 
