@@ -1,8 +1,8 @@
 """The supervisor's core: listening sockets, slabs, worker slots, and the generation that all of them are on.
 
-It never touches user traffic. `start` brings everything up, `apply` moves all workers to another configuration or
-raises and has changed nothing, `drain` lets everything end in peace. Whoever owns it (the server) turns signals and
-files into calls of these.
+It never touches user traffic. `start` brings everything up, `put` moves all workers to another configuration or raises
+and has changed nothing, `drain` lets everything end in peace. Whoever owns it (the server) turns signals and files into
+calls of these.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from lbproxy.observe.slabs import CAPACITY, CELL_BYTES, Layout, LayoutFull, Slab
 from lbproxy.samples import Answers
 from lbproxy.slot import Package, Slot
 from lbproxy.sockets import CannotListen, Listeners
+from lbproxy.waiting import Waiting
 
 SWEEP_INTERVAL_S: Final = 1.0
 APPLY_TIMEOUT_S: Final = 15.0
@@ -110,9 +111,10 @@ class Supervisor:
         self._forged: dict[str, Rings] = {}
         # Pools write what they hold into their worker's slab; the supervisor's hold nothing, and have a place for it.
         self._own_cells = cast(Cells, memoryview(mmap.mmap(-1, CAPACITY * CELL_BYTES)).cast("q"))
-        self._waiters: list[asyncio.Future[None]] = []
+        # For a change of a slot, or an answer.
+        self._waiting = Waiting()
         self._slots = [
-            Slot(index, self.slabs.fds, journal, self._greet, self._wake, self._hear, self._on_end)
+            Slot(index, self.slabs.fds, journal, self._greet, self._waiting.wake, self._hear, self._on_end)
             for index in range(config.workers)
         ]
         self._sweeper: asyncio.TimerHandle | None = None
@@ -163,16 +165,10 @@ class Supervisor:
         for slot in self._slots:
             slot.start()
         self._sweep()
-        await self._until(lambda: self.is_ready() or self.is_draining or self._hopeless() is not None)
+        await self._waiting.until(lambda: self.is_ready() or self.is_draining or self._hopeless() is not None)
         hopeless = self._hopeless()
         if hopeless is not None and not self.is_ready():
             raise CannotStart(f"worker {hopeless.index} does not start: {hopeless.last_words}")
-
-    async def apply(self, config: Config) -> bool:
-        """Put a configuration in force in all workers, with its own weights; what `acknowledged` returns.
-
-        Raises CannotApply."""
-        return await self.acknowledged(self.put(config, {}, {}))
 
     def forge(self, config: Config, weights: Weights) -> Pieces[None]:
         """Build the rings that a configuration with these weights will need, so that `put` and `reweigh` find them."""
@@ -208,11 +204,11 @@ class Supervisor:
         return self.generation
 
     async def acknowledged(self, number: int) -> bool:
-        """Wait until every worker reads this generation; False when that takes too long: one that does not yet will
-        when it can."""
-        is_complete = await self._until(lambda: self._oldest_read() >= number or self.is_draining, APPLY_TIMEOUT_S)
+        """Wait until every worker reads this generation; False when that takes too long, one that does not yet will
+        when it can, or when all ends before."""
+        await self._waiting.until(lambda: self._oldest_read() >= number or self.is_draining, APPLY_TIMEOUT_S)
         self._listeners.close_others(self.config)
-        return is_complete
+        return self._oldest_read() >= number
 
     def reweigh(self, weights: Weights, states: States) -> int:
         """Put other effective weights in force under the same configuration; returns the new generation. Raises
@@ -233,7 +229,7 @@ class Supervisor:
     async def adopted(self, number: int | None = None) -> bool:
         """Wait until every worker goes by these states, by default the newest; False when that takes too long."""
         wanted = self._adopted if number is None else number
-        return await self._until(
+        return await self._waiting.until(
             lambda: all(slot.adopted >= wanted or slot.state != "ready" for slot in self._slots), ADOPT_TIMEOUT_S
         )
 
@@ -243,7 +239,7 @@ class Supervisor:
         answers = self._keys[self._asked] = Answers()
         self._send(TellKeys(self._asked))
         ready = sum(slot.state == "ready" for slot in self._slots)
-        await self._until(lambda: answers.ended >= ready, KEYS_TIMEOUT_S)
+        await self._waiting.until(lambda: answers.ended >= ready, KEYS_TIMEOUT_S)
         del self._keys[self._asked]
         return answers.pools
 
@@ -276,7 +272,7 @@ class Supervisor:
     async def drain(self) -> None:
         """Accept nothing new, let running exchanges end within `drain_timeout`, and end all workers."""
         self.is_draining = True
-        self._wake()
+        self._waiting.wake()
         self._listeners.close_all()
         for slot in self._slots:
             slot.drain()
@@ -380,36 +376,18 @@ class Supervisor:
             self.on_names(str(fields.get("names")))
         elif report.kind == "keys" and report.number in self._keys:
             self._keys[report.number].take(fields)
-            self._wake()
+            self._waiting.wake()
 
     def _on_end(self, slot: Slot, reason: str) -> None:
         self.slabs.zero_gauges(slot.index, self.layout.every_row())
         self.restarts[reason] = self.restarts.get(reason, 0) + 1
-        self._wake()
+        self._waiting.wake()
 
     def _hopeless(self) -> Slot | None:
         return next((slot for slot in self._slots if slot.early_deaths >= START_ATTEMPTS), None)
 
     def _oldest_read(self) -> int:
         return min(slot.generation for slot in self._slots)
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def _until(self, is_true: Callable[[], bool], bound_s: float | None = None) -> bool:
-        """Wait until something is true, looking at each change of a slot; False when it took too long."""
-        try:
-            async with asyncio.timeout(bound_s):
-                while not is_true():
-                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiters.append(waiter)
-                    await waiter
-        except TimeoutError:
-            return False
-        return True
 
     def _sweep(self) -> None:
         try:

@@ -180,7 +180,7 @@ async def test_a_pool_gets_and_loses_its_memory_with_the_configuration() -> None
         (pool,) = config.pools
         assert supervisor.snapshot.pools["api"].account.sessions is None
         with_memory = replace(config, pools=(replace(pool, session_drain=60.0),))
-        assert await supervisor.apply(with_memory)
+        assert await supervisor.acknowledged(supervisor.put(with_memory, {}, {}))
         before = await made.homes()
         assert await supervisor.adopted(supervisor.adopt(states(b1=DRAINING)))
         assert await made.homes() == before

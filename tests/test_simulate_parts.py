@@ -154,8 +154,9 @@ class TestEngine:
         assert sum(each.owned for each in outcome.backends) == pytest.approx(1)
         assert sum(outcome.decisions.values()) == outcome.requests
         assert sum(each.spilled for each in outcome.backends) == sum(each.received for each in outcome.backends)
-        assert outcome.hot.requests + outcome.cold.requests == outcome.requests
-        assert outcome.hot.away + outcome.cold.away == sum(each.spilled for each in outcome.backends)
+        parts = (outcome.hot, outcome.neighbours, outcome.others)
+        assert sum(part.requests for part in parts) == outcome.requests
+        assert sum(part.away for part in parts) == sum(each.spilled for each in outcome.backends)
 
     def test_full_backends_make_requests_wait_and_the_queue_is_bounded(self) -> None:
         load = Load(clients=50, seconds=10)

@@ -302,14 +302,14 @@ async def test_a_configuration_that_does_not_fit_changes_nothing(monkeypatch: py
         backend = CONFIG.pools[0].backends[0]
         other = replace(CONFIG, pools=(replace(CONFIG.pools[0], backends=(backend, replace(backend, name="b2"))),))
         with pytest.raises(CannotApply, match="too many listeners, pools and backends"):
-            await supervisor.apply(other)
+            supervisor.put(other, {}, {})
         supervisor.layout.floor = floor
         monkeypatch.setattr("lbproxy.supervisor.build_snapshot", lambda *_, **__: 1 / 0)
         with pytest.raises(CannotApply, match="cannot be built: ZeroDivisionError"):
-            await supervisor.apply(other)
+            supervisor.put(other, {}, {})
         monkeypatch.undo()
         assert (supervisor.generation, supervisor.config, supervisor.layout.rows) == (1, CONFIG, rows)
-        assert await supervisor.apply(other)
+        assert await supervisor.acknowledged(supervisor.put(other, {}, {}))
         assert supervisor.generation == 2
         assert set(supervisor.layout.rows) == set(row_keys(other))
 
@@ -340,11 +340,11 @@ async def test_a_configuration_for_which_there_is_no_memory_changes_nothing(monk
         with monkeypatch.context() as patched:
             patched.setattr("lbproxy.memories.memory_file", run_out)
             with pytest.raises(CannotApply, match="no memory of sessions: Too many open files"):
-                await supervisor.apply(with_more(CONFIG))
+                supervisor.put(with_more(CONFIG), {}, {})
         assert (supervisor.generation, supervisor.config, supervisor.layout.rows, supervisor.addresses) == known
         assert len(os.listdir("/proc/self/fd")) == files
-        assert await supervisor.apply(with_more(CONFIG))
-        assert await supervisor.apply(CONFIG)
+        assert await supervisor.acknowledged(supervisor.put(with_more(CONFIG), {}, {}))
+        assert await supervisor.acknowledged(supervisor.put(CONFIG, {}, {}))
         assert len(os.listdir("/proc/self/fd")) == files
 
 
@@ -356,7 +356,7 @@ async def test_a_reload_that_comes_while_all_ends_is_refused() -> None:
         draining = asyncio.create_task(supervisor.drain())
         await until_true(lambda: supervisor.is_draining)
         with pytest.raises(CannotApply, match="the proxy is ending"):
-            await supervisor.apply(with_more(CONFIG))
+            supervisor.put(with_more(CONFIG), {}, {})
         assert list(supervisor.addresses) == [listener.name for listener in CONFIG.listeners]
         await draining
 

@@ -70,9 +70,6 @@ class Overrides:
     def __iter__(self) -> Iterator[Override]:
         return iter(self._all.values())
 
-    def __len__(self) -> int:
-        return len(self._all)
-
     def of(self, pool: str, backend: str) -> list[Override]:
         """Those of one backend."""
         return [self._all[key] for what in WHATS if (key := (pool, backend, what)) in self._all]

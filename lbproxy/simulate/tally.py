@@ -70,11 +70,6 @@ class Outcome:
     imbalance: float
     backends: tuple[BackendOutcome, ...]
 
-    @property
-    def cold(self) -> Part:
-        """All requests of cold keys."""
-        return Part(self.neighbours.requests + self.others.requests, self.neighbours.away + self.others.away)
-
 
 @final
 class Tally:

@@ -17,6 +17,7 @@ from lbproxy.control.admin.page.shares import hot_keys
 from lbproxy.control.admin.page.sight import PoolSight
 from lbproxy.control.admin.page.source import Document, Source, look
 from lbproxy.control.admin.page.window import Past
+from lbproxy.waiting import Waiting
 
 WATCHED_S: Final = 1.0
 UNWATCHED_S: Final = 5.0
@@ -51,7 +52,7 @@ class Watch:
         self._messages: dict[int, str] = {}
         self._rings: dict[str, tuple[str, str]] = {}
         self._hurry = asyncio.Event()
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiting = Waiting()
         self._shown_at = float("-inf")
 
     async def run(self) -> None:
@@ -83,7 +84,7 @@ class Watch:
     def close(self) -> None:
         """Let everybody who waits go."""
         self.is_closing = True
-        self._wake()
+        self._waiting.wake()
 
     # For viewers
 
@@ -97,10 +98,7 @@ class Watch:
 
     async def newer(self, number: int) -> None:
         """Wait for a look after `number`, or until closing."""
-        while self.board.number <= number and not self.is_closing:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+        await self._waiting.until(lambda: self.board.number > number or self.is_closing)
 
     def page(self, version: str, said: Mapping[int, str]) -> str:
         """The whole page as of now."""
@@ -136,7 +134,7 @@ class Watch:
         shape = [(each.now.name, tuple([backend.name for backend in each.now.backends])) for each in self._sights]
         writes = self._info.get("writes")
         self.board.show((shape, writes), self._pieces(workers, events))
-        self._wake()
+        self._waiting.wake()
 
     def _pieces(self, workers: Document, events: Sequence[Document]) -> list[tuple[str, str]]:
         pieces = list(frame.blocks(self._info, workers, events, self._sights))
@@ -170,9 +168,3 @@ class Watch:
             states={each.name: self._past.states(name, each.name) for each in now.backends},
             wall=wall,
         )
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
