@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,7 +16,7 @@ from typing import Any, Self
 import yaml
 
 from tests.promql import GRAFANA, RULES, Asked, filled_in
-from tests.running import until
+from tests.running import free_port, until
 from tests.tools import require_tool
 
 PATIENCE_S = 30.0
@@ -105,8 +104,3 @@ class Prometheus:
         else:
             values = [value for series in self.over_time(asked.expr, 20) for value in series["values"]]
         return any(math.isfinite(float(text)) for _, text in values)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])

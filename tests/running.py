@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -152,6 +153,12 @@ class Proxy:
 
 def backend_list(backends: Mapping[str, int]) -> list[dict[str, Any]]:
     return [{"name": name, "url": f"http://127.0.0.1:{port}"} for name, port in backends.items()]
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def ports(serving: Event) -> tuple[int, int]:

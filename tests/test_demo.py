@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from lbproxy.demo import app
 from lbproxy.demo.table import Picture, Row, Screen, line, picture, summary, table_lines
 from lbproxy.demo.traffic import Zipf
-from tests.running import PATIENCE_S
+from tests.running import PATIENCE_S, free_port
 
 ROWS = (
     Row("b1", 1, 0.25, 0.26, 0.3, 3000, 2, 40),
@@ -211,11 +211,6 @@ def test_it_ends_by_itself_and_every_user_has_stayed_put() -> None:
         ("b3", "20.0"),
         ("b4", "40.0"),
     ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class DemoOnATerminal:

@@ -19,8 +19,7 @@ from lbproxy.demo.backends import DemoBackend
 from lbproxy.demo.drama import DEAD_BACKEND, HOT_USER, Act, Drama
 from lbproxy.demo.table import HotKey, Picture, Row, line, picture, table_lines
 from lbproxy.demo.traffic import Traffic
-from tests.running import PATIENCE_S
-from tests.test_demo import free_port
+from tests.running import PATIENCE_S, free_port
 
 
 def test_an_act_begins_ends_and_begins_again() -> None:

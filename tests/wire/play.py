@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -241,11 +240,3 @@ async def _stand_by(backend: Backend, host: str, port: int, over: asyncio.Event)
     while not over.is_set():
         results.append(await play(BYSTANDER, backend, host, port))
     return results
-
-
-def free_port() -> int:
-    """A TCP port on loopback that nothing listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port

@@ -13,10 +13,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from tests.running import free_port
 from tests.wire.backend import Backend
 from tests.wire.case import Case
 from tests.wire.corpus import CASES
-from tests.wire.play import Played, Result, free_port, play_all
+from tests.wire.play import Played, Result, play_all
 from tests.wire.targets import NAMES, NotStarted, running
 
 
