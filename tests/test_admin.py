@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pwd
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from lbproxy.control.admin import app, feed
+from lbproxy.control.admin import answers, app, feed
 from lbproxy.control.admin import connection as connection_module
 from lbproxy.control.admin.app import AdminServer, build_app
 from lbproxy.control.admin.connection import Connection
@@ -681,6 +682,19 @@ async def test_events_come_as_they_happen_and_from_where_one_left_off(served: Se
                 event = json.loads(lines[2].removeprefix("data: "))
                 assert lines[1] == f"event: {event['kind']}"
         assert (event["kind"], event["text"]) == ("state", "b1 is down")
+
+
+async def test_who_listens_and_takes_nothing_makes_room_for_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "STALLED_S", 0.2)
+    with socket.create_connection(served.tcp.sockets[0].getsockname()) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await until_true(lambda: served.app[feed.LISTENERS])
+        for _ in range(100):  # more than all buffers on the way hold
+            served.instance.kept.add("info", "much", {"text": "x" * 100_000})
+        await until_true(lambda: not served.app[feed.LISTENERS])
 
 
 async def test_only_so_many_may_listen_to_events(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from http import HTTPStatus
 from typing import Any, Final
@@ -17,6 +18,8 @@ GUARD: Final = web.AppKey("guard", Guard)
 JOURNAL: Final = web.AppKey("journal", Journal)
 
 MAX_JSON_BYTES: Final = 1 << 20
+# How long a stream waits for a client that takes nothing of it; there is room for a few streams only.
+STALLED_S: Final = 30.0
 
 
 def document(content: Document, status: int = 200) -> web.Response:
@@ -33,6 +36,17 @@ def problem(status: int, detail: str, headers: dict[str, str] | None = None, **m
         content_type="application/problem+json",
         headers=headers,
     )
+
+
+async def send(request: web.Request, response: web.StreamResponse, piece: bytes) -> None:
+    """Write a piece of a stream. Raises ConnectionError when the client is gone, or might as well be."""
+    try:
+        async with asyncio.timeout(STALLED_S):
+            await response.write(piece)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionAbortedError("the client takes nothing") from None
 
 
 async def read_json(request: web.Request) -> dict[str, Any]:

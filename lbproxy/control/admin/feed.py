@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from lbproxy.control.admin.answers import INSTANCE
+from lbproxy.control.admin.answers import INSTANCE, send
 from lbproxy.control.admin.view import Rejected
 
 MOST_LISTENERS: Final = 64
@@ -54,13 +54,13 @@ async def _events(request: web.Request) -> web.StreamResponse:
             try:
                 await asyncio.wait_for(news.wait(), KEEP_ALIVE_S)
             except TimeoutError:
-                await response.write(b": nothing new\n\n")
+                await send(request, response, b": nothing new\n\n")
                 continue
             news.clear()
             for event in instance.events(last):
                 last = event["id"]
                 line = json.dumps(event)
-                await response.write(f"id: {last}\nevent: {event['kind']}\ndata: {line}\n\n".encode())
+                await send(request, response, f"id: {last}\nevent: {event['kind']}\ndata: {line}\n\n".encode())
     except ConnectionError:
         return response
     finally:

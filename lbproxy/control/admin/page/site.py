@@ -24,6 +24,7 @@ from typing import Final, final
 
 from aiohttp import web
 
+from lbproxy.control.admin.answers import send
 from lbproxy.control.admin.page import key as keys
 from lbproxy.control.admin.page.source import Source
 from lbproxy.control.admin.page.watch import Clock, Watch
@@ -180,12 +181,12 @@ async def _live(request: web.Request) -> web.StreamResponse:
     watch.enter()
     try:
         await response.prepare(request)
-        await response.write(pack(f"retry: {RETRY_MS}\n\n"))
+        await send(request, response, pack(f"retry: {RETRY_MS}\n\n"))
         while not watch.is_closing:
             await watch.newer(watch.board.number if seen < 0 else seen)
             message = f"id: {watch.boot}.{watch.board.number}\ndata: {watch.message(seen)}\n\n"
             seen = watch.board.number
-            await response.write(pack(message))
+            await send(request, response, pack(message))
     except ConnectionError:
         pass
     finally:
