@@ -45,7 +45,6 @@ def test_the_defaults_are_as_the_table_says() -> None:
     assert len(rows) == 9
 
 
-
 def test_how_even_a_ring_is_is_as_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The table of docs/routing.md, but for what takes seconds: many tokens of many backends."""
     _, _, rest = ROUTING.read_text().partition("| tokens | 4 backends | 10 backends |")
