@@ -84,11 +84,20 @@ class Sink:
         """Open the path anew after what is queued has been written: the old file has been renamed."""
         self._queue.put(_REOPEN)
 
-    def close(self, timeout_s: float) -> int:
-        """Write what is queued, for so long at most; return how many lines it could not write."""
+    def end(self) -> None:
+        """Write what is queued, and nothing after that."""
         self._queue.put(_END)
-        self._thread.join(timeout_s)
-        return self.handed_lines - self.written_lines
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end, for so long at most; returns whether it has come."""
+        if timeout_s > 0.0:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def missing_lines(self) -> int:
+        """Those that are not written, or not yet."""
+        return self.lost_lines + self.handed_lines - self.written_lines
 
     def _run(self) -> None:
         item: list[bytes] | str = []
@@ -183,6 +192,9 @@ class AccessLog:
         self._gathered = Gathered(BATCH_BYTES, self.flush)
         self.note: Final = self._gathered.add
         self._lost = 0
+        # Sinks that write what they have been handed, and nothing more: with how many of their lines count as dropped
+        # already, and how long they are waited for.
+        self._leaving: list[tuple[Sink, int, float]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._spec = spec
         self._sink = _sink_of(spec)
@@ -191,6 +203,8 @@ class AccessLog:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Flush by a timer from now on, so that a quiet proxy's lines are seen soon too."""
         self.flush()
+        if self._leaving:
+            self._see_off(0.0)
         self._timer = loop.call_later(FLUSH_INTERVAL_S, self.start, loop)
 
     def flush(self) -> None:
@@ -232,15 +246,28 @@ class AccessLog:
         if self._timer is not None:
             self._timer.cancel()
         self._end_sink()
+        self._see_off(CLOSE_TIMEOUT_S)
 
     def _end_sink(self) -> None:
+        """Have it write what it can, while nobody waits for it: a pipe may be full for ever."""
         self.flush()
         self._gathered.format = None
         sink, self._sink = self._sink, None
         if sink is not None:
-            self._drop(sink.close(CLOSE_TIMEOUT_S) + sink.lost_lines - self._lost)
+            sink.end()
+            self._leaving.append((sink, self._lost, monotonic() + CLOSE_TIMEOUT_S))
         self._lost = 0
         self._reported = ""
+
+    def _see_off(self, patience_s: float) -> None:
+        """Take leave of the sinks that have written everything, or have had their time, and count what they could not
+        write. With patience each is waited for, for the rest of its time, but not longer, and then none is kept."""
+        leaving, self._leaving = self._leaving, []
+        for sink, lost, until in leaving:
+            if sink.wait(min(patience_s, until - monotonic())) or patience_s or monotonic() >= until:
+                self._drop(sink.missing_lines - lost)
+            else:
+                self._leaving.append((sink, lost, until))
 
     def _drop(self, count: int) -> None:
         self._cells[self._row + WORKER_LOG_DROPPED] += count
