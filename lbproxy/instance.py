@@ -183,6 +183,7 @@ class Instance(Views):
         self._save_pins()
         self.being.install(prepared)
         self.rings.keep(self.being.pools)
+        self._shares.keep(self.being.pools)
         self._orders.account(before, prepared.mandate.causes)
         self._prober.follow(config)
         self._lookups.follow(config)

@@ -65,7 +65,7 @@ def worker_environment() -> dict[str, str]:
 
 
 class Slot:
-    """Keeps one worker running until `stop`. Everything happens in the event loop's thread.
+    """Keeps one worker running until `drain` or `kill`. Everything happens in the event loop's thread.
 
     `greet(index)` gives what a fresh worker must be told. `changed()` is called after every change of state,
     `heard(slot, report)` for every report that is not the slot's own business, `ended(slot, reason)` when a process is

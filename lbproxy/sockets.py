@@ -175,6 +175,6 @@ def _remove_stale(address: Address) -> None:
         except ConnectionRefusedError:
             os.unlink(address.path)
             return
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):  # whoever listens is busy
             pass
     raise CannotListen(address, "the address is in use")

@@ -105,6 +105,11 @@ def test_a_journal_holds_lines_back_but_no_events() -> None:
         ),
         (
             "override set",
+            {"backend": "b1", "what": "weight", "weight": "much", "who": "a worker"},
+            "b1 has weight much by decision of a worker",
+        ),
+        (
+            "override set",
             {"backend": "b1", "what": "drain", "weight": None, "who": "ann"},
             "b1 drains by decision of ann",
         ),

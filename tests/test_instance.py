@@ -65,6 +65,19 @@ async def test_a_pool_that_goes_while_something_is_decided_for_it_is_not_there(
         assert caught.value.status == 404
 
 
+async def test_a_pool_that_goes_takes_what_was_known_of_it_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lbproxy.yaml"
+    file.write_text(TEXT + WEB)
+    async with held(file, monkeypatch) as instance:
+        assert {pool["name"] for pool in instance.pools()["pools"]} == {"api", "web"}
+        file.write_text(TEXT)
+        assert (await instance.reload_now()).outcome == "applied"
+        assert set(instance._shares._known) == {"api"}
+        assert set(instance.rings.pools) == {"api"}
+
+
 async def test_plans_are_worked_out_one_after_the_other_and_not_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

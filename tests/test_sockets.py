@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -132,6 +133,21 @@ def test_a_stale_socket_file_is_replaced(tmp_path: Path) -> None:
     client.connect(str(path))
     client.close()
     listening.close()
+
+
+def test_a_socket_file_whose_holder_is_busy_is_left_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as holder, contextlib.ExitStack() as clients:
+        holder.bind(path)
+        holder.listen(0)
+        with pytest.raises(BlockingIOError):  # nobody accepts, and the queue is full before long
+            while True:
+                client = clients.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(path)
+        with pytest.raises(CannotListen, match="the address is in use"):
+            listen(Address("", 0, path))
+        assert os.path.exists(path)
 
 
 def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:

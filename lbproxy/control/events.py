@@ -144,7 +144,9 @@ def _span(fields: Fields) -> str:
 
 
 def _override(fields: Fields) -> str:
-    decision = "drains" if fields.get("what") == "drain" else f"has weight {fields.get('weight'):g}"
+    weight = fields.get("weight")
+    heavy = f"{weight:g}" if isinstance(weight, int | float) else str(weight)  # a worker may say anything
+    decision = "drains" if fields.get("what") == "drain" else f"has weight {heavy}"
     text = f"{fields.get('backend')} {decision} by decision of {fields.get('who')}"
     if fields.get("for_s") is not None:
         text += f" for {_span(fields)}"

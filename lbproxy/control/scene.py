@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -28,6 +28,10 @@ class Shares:
             shares = dict(zip(pool.ring.names, pool.ring.ownership(), strict=True))
             self._known[pool.name] = pool.ring, shares
         return shares
+
+    def keep(self, pools: Collection[str]) -> None:
+        """Forget the rings of pools that are none of these."""
+        self._known = {name: known for name, known in self._known.items() if name in pools}
 
 
 @dataclass(frozen=True, slots=True)

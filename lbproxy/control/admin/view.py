@@ -119,7 +119,7 @@ class Operator(Protocol):
     async def decide(
         self, pool: str, decisions: Sequence[Decision], who: str, ttl_s: float | None, reason: str, is_forced: bool
     ) -> Document:
-        """Put decisions in force in all workers; returns the backends as they stand then."""
+        """Put decisions in force in all workers; returns the pool as it stands then."""
         ...
 
     def drain_process(self) -> None:
