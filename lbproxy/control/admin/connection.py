@@ -7,7 +7,7 @@ be answered in plain text under aiohttp's own name, with a traceback in the log 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from aiohttp import web
 
@@ -43,12 +43,13 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)
+        # No `isinstance` here: uvloop's transports have asyncio's methods and none of its classes.
+        abort = cast(asyncio.Transport, transport).abort
         if len(self._kind) >= MOST_CONNECTIONS:
-            transport.abort()
+            abort()
             return
         self._kind.add(self)
-        self._silence = asyncio.get_running_loop().call_later(FIRST_REQUEST_S, transport.abort)
+        self._silence = asyncio.get_running_loop().call_later(FIRST_REQUEST_S, abort)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.has_asked()
