@@ -180,11 +180,13 @@ class Channel:
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
         self._out: deque[tuple[memoryview, Sequence[int]]] = deque()
+        # Our own copies of descriptors in messages that wait, whose owner may close them meanwhile.
+        self._copies: set[int] = set()
         self.is_open = True
         loop.add_reader(sock.fileno(), self._on_readable)
 
     def send(self, payload: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Send a message. The descriptors must stay open until the peer has answered. Does nothing when closed."""
+        """Send a message. The descriptors may be closed when this returns. Does nothing when closed."""
         if len(descriptors) > MAX_DESCRIPTORS:
             raise ValueError(f"{len(descriptors)} descriptors are more than one message takes")
         if not self.is_open:
@@ -192,6 +194,20 @@ class Channel:
         self._out.append((memoryview(HEADER.pack(len(payload), len(descriptors)) + payload), descriptors))
         if len(self._out) == 1:
             self._on_writable()
+        if self._out and self._out[-1][1]:
+            self._keep(*self._out.pop())
+
+    def _keep(self, view: memoryview, descriptors: Sequence[int]) -> None:
+        """Let a message wait, with descriptors of its own."""
+        try:
+            copies = []
+            for descriptor in descriptors:
+                copies.append(os.dup(descriptor))
+                self._copies.add(copies[-1])
+        except OSError:  # no more open files: without them the peer could not follow
+            self._end()
+        else:
+            self._out.append((view, copies))
 
     @property
     def is_clear(self) -> bool:
@@ -206,8 +222,10 @@ class Channel:
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
-        while self._descriptors:
-            os.close(self._descriptors.popleft())
+        for descriptor in (*self._descriptors, *self._copies):
+            os.close(descriptor)
+        self._descriptors.clear()
+        self._copies.clear()
 
     def finish(self) -> None:
         """Take in what a peer that has ended still said, then close, without being told about it."""
@@ -223,6 +241,9 @@ class Channel:
                 sent = self._socket.sendmsg([view], _rights(descriptors), socket.MSG_NOSIGNAL)
                 # Descriptors travel with the first byte.
                 self._out[0] = (view[sent:], ())
+                for descriptor in self._copies.intersection(descriptors):
+                    os.close(descriptor)
+                    self._copies.discard(descriptor)
                 if sent == len(view):
                     self._out.popleft()
         except BlockingIOError:

@@ -307,8 +307,10 @@ class Instance(Views):
         try:
             await self.reloader.again()
         except Refused as error:
-            self.set_pins = before
             raise Rejected(409, f"the pins cannot be put in force: {error}") from None
+        finally:
+            if self.set_pins is pins:  # what is in force is a copy of them
+                self.set_pins = before
 
     def drain_process(self) -> None:
         self.stop_wanted.set()

@@ -104,6 +104,31 @@ async def test_descriptors_come_with_their_message_even_behind_a_full_socket() -
     there.channel.close()
 
 
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_descriptors_may_be_closed_once_they_are_sent_though_they_wait() -> None:
+    before = open_files()
+    here, there = pair()
+    read_end, write_end = os.pipe()
+    here.channel.send(b"a" * 2_000_000)
+    here.channel.send(b"two", [write_end])
+    os.close(write_end)
+    taken = os.open(os.devnull, os.O_RDONLY)
+    assert taken == write_end
+    await until(lambda: len(there.messages) == 2)
+    os.write(there.descriptors[0], b"x")
+    assert os.read(read_end, 9) == b"x"
+    here.channel.send(b"a" * 2_000_000)
+    here.channel.send(b"never", [taken])
+    here.channel.close()
+    there.channel.close()
+    for descriptor in (taken, read_end, *there.descriptors):
+        os.close(descriptor)
+    assert open_files() == before
+
+
 async def test_the_peers_end_is_told_once_and_sending_to_it_is_harmless() -> None:
     here, there = pair()
     there.channel.close()

@@ -15,6 +15,7 @@ from lbproxy.control.admin.view import Decision, Rejected
 from lbproxy.control.plan import PoolPlan, Side, plan_pool
 from lbproxy.control.source import Source
 from lbproxy.core.sample import Keys
+from lbproxy.core.spec import Pin
 from lbproxy.instance import Instance
 from lbproxy.observe.journal import Stderr
 from tests.running import until_true
@@ -76,6 +77,21 @@ async def test_a_pool_that_goes_takes_what_was_known_of_it_along(
         assert (await instance.reload_now()).outcome == "applied"
         assert set(instance._shares._known) == {"api"}
         assert set(instance.rings.pools) == {"api"}
+
+
+async def test_a_pin_that_could_not_be_put_in_force_is_not_there_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lbproxy.yaml"
+    file.write_text(TEXT)
+    async with held(file, monkeypatch) as instance:
+        with monkeypatch.context() as patched:
+            patched.setattr(instance.supervisor, "put", lambda *_: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                await instance.pin("api", Pin("ann", "b1"), "kim", "")
+        await instance.pin("api", Pin("bob", "b1"), "kim", "")
+        assert [each.pin.key for each in instance.set_pins] == ["bob"]
+        assert [pin["key"] for pin in instance.pins("api")["pins"]] == ["bob"]
 
 
 async def test_plans_are_worked_out_one_after_the_other_and_not_too_many(
