@@ -1,7 +1,8 @@
 """Deadlines: one coarse timer sweeps all connections; setting one is storing two numbers.
 
 (Cancelling and re-arming a loop timer costs about 1290 ns, storing a deadline 90.) A deadline is never early, and late
-by at most two ticks, or one more where the loop has stood still, for which nobody else is to be blamed.
+by at most two ticks, and by as long as the loop has stood still, for which nobody else is to be blamed (every other
+time, where it does so again and again).
 """
 
 from __future__ import annotations

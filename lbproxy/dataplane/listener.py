@@ -288,21 +288,29 @@ class DataPlane:
     def _look_around(self) -> None:
         """Bring the clock forward, and see to deadlines that have passed, to listeners that leave, and to the pools."""
         plane = self._plane
+        before = plane.now
         plane.tick()
-        now = monotonic()
+        now = plane.now
         row = plane.snapshot.row
         lag = now - self._tick_due
         plane.cells[row + WORKER_LAG] = max(0, int(lag * 1e6))
         plane.cells[row + WORKER_TICKS] += 1
-        # What was under way when the loop stood still comes first: to open a connection takes several turns. But a loop
-        # that is always late has to keep its deadlines as well.
+        # The time in which the loop stood still is nobody's. What was under way could not go on, and what was begun
+        # just after took the old time for the present one. But a loop that is always late must keep its deadlines too.
         self._has_stood_still = lag > TICK and not self._has_stood_still
-        if not self._has_stood_still:
+        if self._has_stood_still:
+            self._put_off_deadlines(now - before)
+        else:
             self._keep_deadlines(now)
         self._leaving = [listener for listener in self._leaving if listener.connections]
         for listener in self._leaving:
             listener.let_go()
         self._look_after_pools()
+
+    def _put_off_deadlines(self, seconds: float) -> None:
+        for listener in (*self._listeners.values(), *self._leaving):
+            for connection in listener.connections:
+                connection.deadline += seconds
 
     def _keep_deadlines(self, now: float) -> None:
         """Tell connections whose deadline has passed."""

@@ -70,6 +70,31 @@ async def test_a_loop_that_is_always_late_keeps_its_deadlines(is_late: bool) -> 
 
 
 @on_both_loops
+async def test_no_deadline_that_is_set_when_the_loop_goes_on_is_early() -> None:
+    """A request is read before the clock has been looked at again; its time begins then, not when the loop stopped."""
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_head(reader)
+            await asyncio.sleep(3 * TICK)
+            writer.write(answer())
+
+    async with backend(slow) as served:
+        pool = replace(pool_of(served.port), timeout=PoolTimeouts(first_byte=5 * TICK))
+        async with running(pool) as plane:
+            reader, writer = await plane.connect()
+            connections = plane.plane._listeners["l"].connections
+            await plane.settled(lambda: len(connections) == 1)
+            (side,) = connections
+            for still_s in (0.0, 10 * TICK):  # the second one finds a connection to the backend
+                time.sleep(still_s)  # noqa: ASYNC251
+                side.data_received(request(close=False))
+                assert (await asyncio.wait_for(read_head(reader), PATIENCE_S)).startswith(b"HTTP/1.1 200")
+                await reader.readexactly(2)
+            writer.close()
+
+
+@on_both_loops
 async def test_who_gets_a_seat_in_the_very_sweep_that_would_have_ended_its_wait_has_it() -> None:
     """Both deadlines have passed; that the one exchange is over gives the other one its seat, and a new deadline."""
     gate = asyncio.Event()
