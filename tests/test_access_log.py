@@ -327,7 +327,7 @@ def test_closing_does_not_wait_for_a_pipe_that_stays_full(
         log.note(as_finished())
     before = time.monotonic()
     log.log.close()
-    assert time.monotonic() - before < 1.0
+    assert time.monotonic() - before < 10.0  # nobody reads, so otherwise for ever
     assert len(read_all(reader).splitlines()) + log.dropped >= 1000
 
 

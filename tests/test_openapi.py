@@ -273,7 +273,7 @@ async def test_weights_that_no_ring_can_carry_are_refused_before_one_is_built(
     ):
         assert answer.status == 422
         assert "tokens, more than" in (await answer.json())["detail"]
-    assert time.monotonic() - began < 2.0  # milliseconds on a quiet machine; the ring would take minutes
+    assert time.monotonic() - began < 8.0  # milliseconds on a quiet machine; the ring would take minutes
 
 
 def test_nothing_of_that_was_a_bug(proxy: Proxy) -> None:

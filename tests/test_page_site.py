@@ -37,7 +37,7 @@ class Served:
         self.world = world
         self.app = web.Application()
         add_page(self.app, world, world.clock, world.wall)
-        self._runner = web.AppRunner(self.app, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(self.app, shutdown_timeout=20.0)
 
     async def __aenter__(self) -> Served:
         await self._runner.setup()
@@ -388,7 +388,7 @@ async def test_the_feed_ends_with_the_server() -> None:
             began = asyncio.get_running_loop().time()
             await served._runner.cleanup()
             assert await viewer.answer.content.read() is not None
-            assert asyncio.get_running_loop().time() - began < 0.9
+            assert asyncio.get_running_loop().time() - began < 10.0  # half of what the server would wait for it
 
 
 async def test_a_look_that_fails_is_told_and_not_the_last(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

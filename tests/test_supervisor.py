@@ -137,11 +137,12 @@ async def test_what_does_not_end_in_time_is_cut_off(tmp_path: Path, backends: Ba
         before = time.monotonic()
         proxy.signal(signal.SIGTERM)
         assert await asyncio.to_thread(proxy.wait) == 0
-        assert 0.3 <= time.monotonic() - before < 2.3
+        assert time.monotonic() - before >= 0.3
         with pytest.raises(aiohttp.ClientError):
             await slow
         assert proxy.named("exchanges cut off")[0]["count"] == 1
         (line,) = map(json.loads, proxy.access_log.read_text().splitlines())
+        # The worker's own words: it has not been killed, which would come two seconds later.
         assert (line["status"], line["reason"], line["attempts"]) == (0, "drain_timeout", 1)
 
 
@@ -155,7 +156,7 @@ async def test_a_second_sigint_ends_at_once(tmp_path: Path, backends: Backends) 
         before = time.monotonic()
         proxy.signal(signal.SIGINT)
         assert await asyncio.to_thread(proxy.wait) == 130
-        assert time.monotonic() - before < 2.0
+        assert time.monotonic() - before < 10.0  # a fraction of a second on a quiet machine, and a minute by draining
         assert not any(map(is_alive, pids))
         with pytest.raises(aiohttp.ClientError):
             await slow

@@ -248,7 +248,7 @@ async def test_a_free_seat_is_not_kept_from_one_by_another_who_cannot_use_it() -
                     behind = asyncio.create_task(proxy.ask(request(target="/behind", key=of_b0)))
                     await proxy.settled(lambda: len(account.waiting) == 2)
                     gates[b"/short"].set()
-                    assert status(await short) == status(await asyncio.wait_for(behind, 1)) == 200
+                    assert status(await short) == status(await asyncio.wait_for(behind, PATIENCE_S)) == 200
                     assert len(account.waiting) == 1
                     gates[b"/long"].set()
                     assert status(await long) == status(await tried) == 200

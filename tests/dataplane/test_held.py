@@ -108,7 +108,7 @@ async def test_an_end_inside_a_request_behind_another_one_is_its_end_too(body: b
         reader, writer = await plane.connect()
         writer.write(request(close=False) + b"POST /cut HTTP/1.1\r\nHost: a\r\n" + body)
         writer.write_eof()
-        said = await asyncio.wait_for(reader.read(), 1)
+        said = await asyncio.wait_for(reader.read(), PATIENCE_S)
         assert said.count(b"HTTP/1.1 ") == 2
         assert said.index(b"200 OK") < said.index(b"400 Bad Request")
         assert [line.reason for line in plane.lines] == ["", "bad_request"]

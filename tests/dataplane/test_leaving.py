@@ -41,9 +41,9 @@ async def test_a_drain_is_over_when_an_answer_that_had_begun_has_ended() -> None
         draining = asyncio.create_task(proxy.plane.drain(PATIENCE_S))
         await proxy.settled(lambda: proxy.plane._plane.draining)
         halves.go.set()
-        assert await asyncio.wait_for(reader.read(), 1) == b"half"
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b"half"
         writer.close()
-        assert await asyncio.wait_for(draining, 1) == 0
+        assert await asyncio.wait_for(draining, 2 * PATIENCE_S) == 0
 
 
 async def test_a_connection_goes_with_its_listener_when_it_has_been_answered() -> None:
@@ -57,9 +57,9 @@ async def test_a_connection_goes_with_its_listener_when_it_has_been_answered() -
         await proxy.settled(lambda: any(c.pending for c in proxy.plane._listeners["l"].connections))
         reload(proxy, replace(proxy.config, listeners=()))
         halves.go.set()
-        assert await asyncio.wait_for(reader.read(), 1) == b"half"
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b"half"
         behind_writer.write(b"\r\n")
-        assert (await asyncio.wait_for(behind_reader.read(), 1)).endswith(b"halfhalf")
+        assert (await asyncio.wait_for(behind_reader.read(), PATIENCE_S)).endswith(b"halfhalf")
         writer.close()
         behind_writer.close()
         await proxy.settled(lambda: not proxy.plane.open_connections())
@@ -160,6 +160,6 @@ async def test_a_client_that_stops_sending_is_taken_for_gone_after_a_second() ->
         writer.write(request())
         await proxy.settled(lambda: len(b0.octets) > 0)
         writer.write_eof()
-        assert await asyncio.wait_for(reader.read(), 2) == b""
+        assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
         await proxy.settled(lambda: [line.reason for line in proxy.lines] == ["client_abort"])
         writer.close()
