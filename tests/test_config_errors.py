@@ -286,6 +286,10 @@ ACROSS = [
         "f:1:34: listen[2]: 127.0.0.1:1 is already listen[0]",
     ),
     (
+        "listen: [127.0.0.1:0, 127.0.0.1:0]\n" + POOLS,
+        "f:1:23: listen[1]: 127.0.0.1:0 is already listen[0]",
+    ),
+    (
         "listen: {bind: '127.0.0.1:1', limits: {line_bytes: 64KiB}}\n" + POOLS,
         "f:1:52: listen.limits.line_bytes: a line of 64KiB does not fit into head_bytes, which is 32KiB",
     ),

@@ -85,7 +85,7 @@ def _binds(listeners: dict[Path, Listener]) -> Iterator[Fault]:
     seen: dict[Address, Path] = {}
     for path, listener in listeners.items():
         address = read_bind(listener.bind)
-        if address in seen and (address.port or address.path):
+        if address in seen:  # with port 0, too: listeners are told apart by how they are written
             yield Fault((*path, "bind"), f"{listener.bind} is already listen[{seen[address][-1]}]")
         seen.setdefault(address, path)
 
