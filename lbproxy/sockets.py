@@ -38,6 +38,8 @@ class CannotListen(Exception):
 
     def __init__(self, address: Address, why: str, field: str = "") -> None:
         super().__init__(f"cannot listen on {address}{f' ({field})' if field else ''}: {why}")
+        self.address: Final = address
+        self.why: Final = why
 
 
 class Listening:
@@ -92,10 +94,19 @@ class Listeners:
                 if listener.name not in self._all:
                     self._all[listener.name] = listen(listener.bind, self._slots)
                     new.append(listener.name)
-        except CannotListen:
+        except CannotListen as error:
             self.close(new)
-            raise
+            raise self._explained(error) from None
         return new
+
+    def _explained(self, error: CannotListen) -> CannotListen:
+        """An address that is in use may be so by ourselves, written in another way."""
+        port = error.address.port
+        own = next((name for name, listening in self._all.items() if port and listening.address.port == port), None)
+        if own is None or error.why != _WORDS[errno.EADDRINUSE]:
+            return error
+        why = f"{error.why} by listener {own} of this proxy, which is given up only when the new one is there"
+        return CannotListen(error.address, f"{why}: that takes a restart")
 
     def close_others(self, config: Config) -> None:
         """Listen no more on what this configuration does not have."""

@@ -187,6 +187,17 @@ def test_what_is_listened_on_follows_the_configuration(tmp_path: Path) -> None:
     assert listeners.addresses == {"other": str(other)}
 
 
+def test_an_address_that_we_hold_ourselves_is_said_to_be_so() -> None:
+    listeners = Listeners(1)
+    listeners.listen(listening_on(one=Address("127.0.0.1", 0)))
+    port = int(listeners.addresses["one"].rpartition(":")[2])
+    with pytest.raises(CannotListen, match=rf"^cannot listen on localhost:{port}: .* by listener one of .* a restart$"):
+        listeners.listen(listening_on(other=Address("localhost", port)))
+    with pytest.raises(CannotListen, match=r"no such address$"):
+        listeners.listen(listening_on(other=Address("192.0.2.1", port)))
+    listeners.close_all()
+
+
 def test_when_one_address_is_not_to_be_had_nothing_new_is_listened_on(tmp_path: Path) -> None:
     one, missing = Address("", 0, str(tmp_path / "one")), Address("", 0, str(tmp_path / "missing" / "other"))
     listeners = Listeners(1)
