@@ -177,6 +177,36 @@ def queries(text: str) -> Iterator[str]:
         yield from [paragraph] if any(line.startswith(" ") for line in lines) else lines
 
 
+# Figures
+
+MEASURED = {
+    "small keyed GETs, requests/s over nginx's": ("small keyed GET, 64 keep-alive connections", "of nginx"),
+    "the same with 1,000 connections": ("small keyed GET, 1,000 keep-alive connections", "of nginx"),
+    "1 MB responses, throughput over nginx's": ("1 MB responses, 16 connections", "of nginx"),
+    "one connection per request, requests/s over nginx's": ("one connection per request, 64 at a time", "of nginx"),
+    "added median latency at one connection": ("one connection: added latency", "added us"),
+}
+
+
+def table_after(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table behind a line."""
+    lines = text.partition(f"{heading}\n")[2].splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("|"))
+    end = next((at for at, line in enumerate(lines) if at > first and not line.startswith("|")), len(lines))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[first:end] if "---" not in line]
+
+
+def test_the_readmes_speed_is_the_one_that_was_measured() -> None:
+    head, *rows = table_after(read("README.md"), "## In figures")
+    told = {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows if row[0] in MEASURED}
+    assert list(told) == list(MEASURED)
+    for what, (heading, column) in MEASURED.items():
+        names, *measured = table_after(read("benchmarks/RESULTS.md"), f"### {heading}")
+        found = {row[0]: row[names.index(column)] for row in measured}
+        for proxy, figure in told[what].items():
+            assert float(figure.removesuffix(" us")) == float(found[proxy.lower()]), (what, proxy)
+
+
 # Names and links
 
 
