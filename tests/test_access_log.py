@@ -357,8 +357,8 @@ async def test_a_log_that_moves_away_from_a_full_pipe_holds_nobody_up(
     log.log.close()
     seen += read_all(reader)
     assert requests(tmp_path / "a") == [2]
-    assert log.dropped == (0 if is_read else 1000 - seen.count(b"\n"))
-    assert is_read == (log.dropped == 0)
+    assert log.dropped + seen.count(b"\n") >= 1000  # more where it was read after all
+    assert (log.dropped == 0) == is_read
 
 
 def test_a_sink_without_a_reader_is_reported(fifo: tuple[str, int]) -> None:
