@@ -49,6 +49,11 @@ def test_age() -> None:
     assert cookies.backend([line], NOW - 300) is None
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(0.5, 1), (1.0, 1), (1.5, 2), (3600.0, 3600)])
+def test_a_fraction_of_a_second_does_not_take_the_cookie_away(seconds: float, said: int) -> None:
+    assert b"; Max-Age=%d; " % said in affinity(max_age=seconds).line("b1", NOW)
+
+
 @given(st.binary(max_size=200))
 def test_nonsense_is_never_believed_and_never_an_error(value: bytes) -> None:
     assert affinity().backend([b"lbproxy=" + value], NOW) is None

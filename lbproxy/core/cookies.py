@@ -12,6 +12,7 @@ not know the secret can neither choose a backend nor tell names from the value. 
 from __future__ import annotations
 
 import hmac
+from math import ceil
 from typing import Final, final
 
 from xxhash import xxh3_64_hexdigest
@@ -37,7 +38,7 @@ class CookieAffinity:
         self._names: Final = {xxh3_64_hexdigest(name.encode()).encode(): name for name in backends}
         attributes = [f"Path={spec.path}"]
         if spec.max_age:
-            attributes.append(f"Max-Age={int(spec.max_age)}")
+            attributes.append(f"Max-Age={ceil(spec.max_age)}")  # whole seconds, and 0 would take the cookie away
         if spec.secure:
             attributes.append("Secure")
         if spec.http_only:
