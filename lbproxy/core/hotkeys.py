@@ -185,14 +185,13 @@ class HotKeys:
 
     def judge(
         self, now: float, tables: Iterable[Table], parts: Parts, factor: float | None, min_gap: int | None
-    ) -> bool:
-        """Judge every key by the tables of all workers; returns whether `reach` has changed. Called every tick.
+    ) -> None:
+        """Judge every key by the tables of all workers. Called every tick.
 
         `parts` knows the weights along a key's list; `factor` and `min_gap` are the pool's bound. Tables of the past (a
         worker that has died) are left out.
         """
         self.top = merged(table for table in tables if not table.is_stale(now))
-        before = dict(self.reach)
         room = Room(self.top.work / 1e6 / MEMORY_S, factor, min_gap)
         for row in self._candidates():
             requests = row.requests / self.top.requests if self.top.requests else 0.0
@@ -201,7 +200,6 @@ class HotKeys:
         self._forget_cooled(now)
         self.reach.clear()
         self.reach.update((key, hot.reach) for key, hot in self.hot.items())
-        return self.reach != before
 
     def rest(self, top: Table = _NOTHING) -> None:
         """Take no key for hot, whatever `top` says of them."""
