@@ -309,6 +309,7 @@ def response_framing(shape: Shape, values: Values, status: int, is_head: bool) -
     """
     if shape.problem:
         raise BadMessage(502, "bad_gateway", shape.problem)
+    has_body = not (is_head or status == 304 or status == 204 or status < 200)
     at = shape.content_length
     if at >= 0:
         length = _lengths.get(values[at], -1)
@@ -316,13 +317,11 @@ def response_framing(shape: Shape, values: Values, status: int, is_head: bool) -
             length = content_length(values[at])
         if length < 0:
             raise BadMessage(502, "bad_gateway", "Content-Length is not a number")
-        if is_head or status == 304 or status == 204 or status < 200:
-            return NO_BODY, 0
-        return LENGTH, length
+        return (LENGTH, length) if has_body else (NO_BODY, 0)
     at = shape.transfer_encoding
     if at >= 0 and not is_chunked(values[at]):
         raise BadMessage(502, "bad_gateway", "Transfer-Encoding is not chunked")
-    if is_head or status == 304 or status == 204 or status < 200:
+    if not has_body:
         return NO_BODY, 0
     return (CHUNKED, -1) if at >= 0 else (UNTIL_CLOSE, -1)
 
