@@ -51,11 +51,6 @@ class Sketch:
         self.kept = {}
         self.total = 0.0
 
-    @property
-    def error(self) -> float:
-        """By how much a key's weight may at most exceed what is kept of it."""
-        return max(0.0, self.total - sum(self.kept.values())) / (self.capacity + 1)
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -87,11 +87,6 @@ class Layout:
         self._retired: dict[RowKey, _Retired] = {}
         self._free: dict[RowKind, list[int]] = {kind: [] for kind in TABLES}
 
-    @property
-    def retired(self) -> tuple[RowKey, ...]:
-        """Rows that are in no newer generation and not yet free."""
-        return tuple(self._retired)
-
     def assign(self, keys: Iterable[RowKey], generation: int) -> dict[RowKey, int]:
         """Give every key a row, retire the rows of all others; return a copy of the new `rows`.
 
