@@ -142,8 +142,8 @@ def _takes_gzip(request: web.Request) -> bool:
 def _said(watch: Watch, request: web.Request) -> dict[int, str]:
     """The answer about the key in the query, by the number of its pool; nothing when none was asked about."""
     pool, key = request.query.get("pool", ""), request.query.get("key", "")
-    number = watch.number_of(pool)
-    if number is None or not key:
+    number = watch.number_of(pool) if key else None
+    if number is None:
         return {}
     return {number: _about(watch, number, pool, key)}
 
