@@ -1,4 +1,4 @@
-"""What the documents of the admin API come to in numbers, for all who show it: the page, `status` and the demo."""
+"""What the documents of the admin API come to in numbers and words, for all who show it: page, `status` and demo."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def requests(document: Document) -> int:
 def saved_by_retries(pool: Document) -> int:
     """Requests that were answered well though an attempt had failed."""
     return sum(outcomes["success"] for outcomes in pool["retries"].values())
+
+
+def last_check(result: str, why: str | None) -> str:
+    """What came of a backend's last check."""
+    return f"last check: {result}, {why}" if why else f"last check: {result}"

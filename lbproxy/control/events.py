@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from lbproxy.control.counts import last_check
 from lbproxy.observe.journal import Emit, Fields, Journal, Level
 from lbproxy.observe.lines import iso_time
 
@@ -134,8 +135,7 @@ def _state(fields: Fields) -> str:
     if fields.get("for_s") is not None:
         text += f" for {_span(fields)}"
     if fields.get("state") in ("down", "up") and fields.get("check"):
-        why = fields.get("why")
-        text += f" (last check: {fields['check']}{f', {why}' if why else ''})"
+        text += f" ({last_check(fields['check'], fields.get('why'))})"
     return text
 
 

@@ -8,14 +8,14 @@ what their checks come to is told anyway.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import threading
 from contextlib import suppress
 from typing import Final, final
 
 from lbproxy.control.probes import targets
-from lbproxy.core.spec import Config
+from lbproxy.core.hosts import is_address
+from lbproxy.core.spec import Address, Config
 from lbproxy.observe.journal import Journal
 
 TIMEOUT_S: Final = 10.0
@@ -85,14 +85,10 @@ def _names(config: Config) -> dict[str, list[tuple[str, str]]]:
     checked = targets(config)
     for pool in config.pools:
         for backend in pool.backends:
-            if (pool.name, backend.name) not in checked and _is_name(backend.address.host):
+            if (pool.name, backend.name) not in checked and _is_name(backend.address):
                 names.setdefault(backend.address.host, []).append((pool.name, backend.name))
     return names
 
 
-def _is_name(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return bool(host)  # that of a Unix socket is empty
-    return False
+def _is_name(address: Address) -> bool:
+    return not address.path and not is_address(address.host)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from lbproxy.control.counts import requests, saved_by_retries
+from lbproxy.control.counts import last_check, requests, saved_by_retries
 
 Document = Mapping[str, Any]
 
@@ -166,8 +166,7 @@ def _notes(backend: Document) -> str:
     if backend["state_until"]:
         notes.append(f"until {backend['state_until']}")
     if backend["state"] == "down" and backend["probe"]:
-        why = backend["probe"].get("why")  # an older instance does not say
-        notes.append(f"last check: {backend['probe']['result']}{f', {why}' if why else ''}")
+        notes.append(last_check(backend["probe"]["result"], backend["probe"].get("why")))  # an older instance has none
     notes += [_override(each) for each in backend["overrides"]]
     return f"  [{'; '.join(notes)}]" if notes else ""
 

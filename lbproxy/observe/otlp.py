@@ -13,7 +13,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Final
 
 from opentelemetry.context import Context
@@ -35,6 +34,7 @@ from opentelemetry.trace import (
 )
 
 from lbproxy import __version__
+from lbproxy.core.hosts import is_address
 from lbproxy.core.ledger import CLIENT_ABORT, DRAIN_TIMEOUT, UPSTREAM_ERRORS
 from lbproxy.core.spec import Address, TracingSpec
 from lbproxy.observe.spans import SpanRecord
@@ -187,14 +187,6 @@ def _place(address: Address) -> Attributes:
     if address.path:
         return {"server.address": address.path, "network.transport": "unix", "network.peer.address": address.path}
     place: Attributes = {"server.address": address.host, "server.port": address.port}
-    if _is_ip(address.host):
+    if is_address(address.host):
         place |= {"network.peer.address": address.host, "network.peer.port": address.port}
     return place
-
-
-def _is_ip(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

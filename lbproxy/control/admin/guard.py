@@ -9,7 +9,6 @@ through, and a request that changes something must not come from another origin.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import pwd
 import socket
 import struct
@@ -20,6 +19,7 @@ from aiohttp import web
 
 from lbproxy.control.admin.view import Rejected
 from lbproxy.control.token import NoToken, read_token
+from lbproxy.core.hosts import is_address
 
 _PEER_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _NOT_OVER_TCP: Final = (
@@ -38,13 +38,7 @@ def is_local(request: web.Request) -> bool:
 def is_own_host(value: str, names: Collection[str]) -> bool:
     """Whether a Host field is a plain address or one of `names`: nothing that somebody else's DNS can point here."""
     host = value.rpartition("]")[0].removeprefix("[") if value.startswith("[") else value.partition(":")[0]
-    if host.lower().removesuffix(".") in names:
-        return True
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return host.lower().removesuffix(".") in names or is_address(host)
 
 
 class Guard:
