@@ -18,6 +18,6 @@ def saved_by_retries(pool: Document) -> int:
     return sum(outcomes["success"] for outcomes in pool["retries"].values())
 
 
-def last_check(result: str, why: str | None) -> str:
+def last_check(result: object, why: object) -> str:
     """What came of a backend's last check."""
     return f"last check: {result}, {why}" if why else f"last check: {result}"
