@@ -54,6 +54,23 @@ def test_a_fraction_of_a_second_does_not_take_the_cookie_away(seconds: float, sa
     assert b"; Max-Age=%d; " % said in affinity(max_age=seconds).line("b1", NOW)
 
 
+def test_of_several_the_one_that_was_set_last_counts_if_it_is_believed() -> None:
+    cookies = affinity(max_age=3600.0)
+    old, new = (b"lbproxy=" + value_of(cookies.line(name, at)) for name, at in (("b1", NOW - 60), ("b2", NOW)))
+    false, late, gone = b"lbproxy=nonsense", b"lbproxy=" + value_of(cookies.line("b1", NOW - 4000)), new
+    for lines in ([old + b"; " + new], [new, old], [false, late + b"; " + new], [new + b"; " + false + b"; " + late]):
+        assert cookies.backend(lines, NOW) == "b2"
+    without_b2 = CookieAffinity(AffinityCookie(secret="s3cret"), "api", ["b1"])
+    assert without_b2.backend([old, gone], NOW) == without_b2.backend([gone, old], NOW) == "b1"
+
+
+def test_no_more_than_a_few_are_looked_at() -> None:
+    cookies = affinity()
+    good = b"lbproxy=" + value_of(cookies.line("b1", NOW))
+    assert cookies.backend([b"lbproxy=x; " * 3 + good], NOW) == "b1"
+    assert cookies.backend([b"lbproxy=x; " * 4 + good], NOW) is None
+
+
 @given(st.binary(max_size=200))
 def test_nonsense_is_never_believed_and_never_an_error(value: bytes) -> None:
     assert affinity().backend([b"lbproxy=" + value], NOW) is None

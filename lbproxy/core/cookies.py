@@ -22,6 +22,8 @@ from lbproxy.core.spec import AffinityCookie
 _SIGNATURE_DIGITS: Final = 32
 # How far a cookie may come from the future, for clocks of several proxies differ.
 _SKEW_S: Final = 60
+# How many cookies of the name are looked at.
+_MOST_READ: Final = 4
 
 
 @final
@@ -55,23 +57,34 @@ class CookieAffinity:
 
     def backend(self, cookie_lines: list[bytes], now: float) -> str | None:
         """The backend that the request's Cookie lines name; None when there is no cookie of ours, or it is not ours,
-        too old, or of a backend that is gone."""
+        too old, or of a backend that is gone. Of several, as a browser has them when `path` was another one, the one
+        that was set last counts; more than a few are not looked at, for each costs a signature."""
+        latest = 0
+        found: str | None = None
+        looked_at = 0
         for line in cookie_lines:
             for pair in line.split(b";"):
                 name, _, value = pair.strip(b" \t").partition(b"=")
                 if name == self._name:
-                    return self._read(value.strip(b'"'), now)
-        return None
+                    looked_at += 1
+                    if looked_at > _MOST_READ:
+                        return found
+                    named, issued = self._read(value.strip(b'"'), now)
+                    if named is not None and (found is None or issued > latest):
+                        found, latest = named, issued
+        return found
 
-    def _read(self, value: bytes, now: float) -> str | None:
+    def _read(self, value: bytes, now: float) -> tuple[str | None, int]:
+        """The backend that a cookie names, and when it was set in Unix seconds."""
         head, _, signature = value.rpartition(b".")
         if len(value) > 128 or not hmac.compare_digest(signature, self._sign(head)):
-            return None
-        _, named, issued = head.split(b".")
-        age = now - int(issued, 16)
+            return None, 0
+        _, named, text = head.split(b".")
+        issued = int(text, 16)
+        age = now - issued
         if age < -_SKEW_S or (self._max_age and age > self._max_age):
-            return None
-        return self._names.get(named)
+            return None, 0
+        return self._names.get(named), issued
 
     def _sign(self, head: bytes) -> bytes:
         digest = hmac.new(self._secret, self._pool + b"\0" + head, "sha256").hexdigest()
