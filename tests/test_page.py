@@ -600,6 +600,17 @@ def test_hot_keys_are_read() -> None:
     assert hot_keys({"keys": []}) == []
 
 
+def test_a_key_that_nobody_asks_for_any_more_is_no_busy_one() -> None:
+    """When traffic ends its keys are remembered for a while, each with no part of nothing."""
+    document = equal_pool(3).hot_keys()
+    first, second, *_ = document["keys"]
+    for key in document["keys"][1:]:
+        key |= {"requests_share": 0.0, "work_share": 0.0}
+    assert [key.hash for key in hot_keys(document)] == [first["hash"]]
+    second["work_share"] = 0.01
+    assert [key.hash for key in hot_keys(document)] == [first["hash"], second["hash"]]
+
+
 def test_counts_come_in_the_order_that_the_window_reads() -> None:
     world = World(equal_pool(2))
     world.pass_time(1, 70)

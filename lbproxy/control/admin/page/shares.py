@@ -75,7 +75,7 @@ class HotKey:
 
 
 def hot_keys(document: Mapping[str, Any]) -> list[HotKey]:
-    """Read the document of `/v1/pools/{p}/hot-keys`."""
+    """Read the document of `/v1/pools/{p}/hot-keys`, but for keys that nobody asks for any more."""
     return [
         HotKey(
             rank=key["rank"],
@@ -88,4 +88,5 @@ def hot_keys(document: Mapping[str, Any]) -> list[HotKey]:
             backends=tuple(key["backends"]),
         )
         for key in document.get("keys", ())
+        if key["requests_share"] or key["work_share"]
     ]
