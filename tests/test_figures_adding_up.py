@@ -16,6 +16,7 @@ from tests.crowd import Crowd, backend_processes
 from tests.running import PATIENCE_S, Proxy, backend_list, until_true
 
 NAMES = ["b1", "b2", "b3", "b4"]
+PAYERS = 10
 
 
 class Payers:
@@ -75,7 +76,7 @@ async def test_every_request_is_accounted_for_once(tmp_path: Path, workers: int)
                 await until_true(is_up)
 
             crowd = Crowd(proxy.port, [f"user-{number}" for number in range(40)], pause_s=0.01)
-            payers = Payers(proxy.port, 10)
+            payers = Payers(proxy.port, PAYERS)
             await crowd.until_each_answered(3)
             # One dies, and comes back.
             is_down = told("b1", "down")
@@ -119,8 +120,11 @@ async def test_every_request_is_accounted_for_once(tmp_path: Path, workers: int)
             lost = [line for line in lines if line["status"] != 200]
             assert {(line["method"], line["reason"]) for line in lost} <= {("POST", "bad_gateway")}
             assert len(lost) == await total("requests_rejected_total")
-            assert len(lost) == await total("retries_refused_total", reason="not_idempotent")
-            assert len(lost) == await total("retries_refused_total")
+            refused = await total("retries_refused_total", reason="not_idempotent")
+            assert refused == await total("retries_refused_total")
+            # Those that hung where b3 did when it was taken out must not be repeated, and had their answer in the end:
+            # at most one of each client's.
+            assert len(lost) <= refused <= len(lost) + PAYERS
             gauges = "requests_in_flight", "upstream_requests_in_flight", "connections_open"
             await until_true(lambda: sum(map(proxy.metric, gauges)) == 0)
     # What was answered has been done, and nothing that must not be repeated has been done twice.
