@@ -149,7 +149,7 @@ def test_a_low_terminal_shows_the_sentence_too(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_said_of_each_command_stands_below_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(1.0, 2, free_port()) == 0
+    assert app.run(0.2, 2, free_port()) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if re.match(r"  (curl|\S*python)", line)]
     assert len(lines) >= 6
     assert len({len(re.split(r"(?<= {3})(?=\S)", line)[0]) for line in lines}) == 1
@@ -171,7 +171,7 @@ def test_taken_default_ports_are_avoided_and_that_is_said(
         taken, admin_taken = one.getsockname()[1], other.getsockname()[1]
         monkeypatch.setattr(app, "PORT", taken)
         monkeypatch.setattr(app, "ADMIN_PORT", admin_taken)
-        assert app.run(1.2, 2, None) == 0
+        assert app.run(0.2, 2, None) == 0
         output = capsys.readouterr().out
         assert f"Port {taken} is taken; the proxy listens on 127.0.0.1:" in output
         assert f"Port {admin_taken} is taken; the admin API listens on 127.0.0.1:" in output
@@ -186,7 +186,7 @@ def test_it_names_a_websocket_client_that_is_there(
 ) -> None:
     if not is_there:
         monkeypatch.setattr(app, "find_spec", lambda _: None)
-    assert app.run(1.0, 2, free_port()) == 0
+    assert app.run(0.2, 2, free_port()) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "a WebSocket that echoes" in line]
     assert len(lines) == is_there
     for shown in lines:
