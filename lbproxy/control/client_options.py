@@ -32,7 +32,7 @@ def add_commands(add: Add, config_option: Callable[[argparse.ArgumentParser], No
         )
         config_option(parser)
         parser.add_argument("--admin", metavar="ADDR", help="the admin API: host:port, http://host:port or unix:/path")
-        parser.add_argument("--token-file", metavar="FILE", help="the token for writing over TCP")
+        parser.add_argument("--token-file", metavar="FILE", help="holds the token for writing over TCP")
         parser.set_defaults(command="client", client=name)
         return parser
 
