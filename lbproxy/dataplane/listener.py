@@ -231,9 +231,12 @@ class DataPlane:
                     _tell_tunnels(pool)
 
     def _leave(self, backends: list[Backend]) -> None:
-        """Tell those who wait for an answer of one of these backends that it is out of service now."""
+        """Tell those who wait for an answer of one of these backends that it is out of service, and keep none of its
+        idle connections: a machine that fell silent and comes back does not remember them."""
         if not backends:
             return
+        for backend in backends:
+            close_idle(backend)
         for listener in (*self._listeners.values(), *self._leaving):
             for connection in list(listener.connections):
                 exchange = connection.exchange
