@@ -180,6 +180,22 @@ def test_taken_default_ports_are_avoided_and_that_is_said(
         assert capsys.readouterr().err == f"lbproxy: cannot listen on 127.0.0.1:{taken}: the address is in use\n"
 
 
+def test_a_port_that_somebody_takes_just_before_we_do_is_avoided_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As another demo does that is started at the same time."""
+    look = app._free
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        looks = iter([taken])  # at first it is free
+        monkeypatch.setattr(app, "ADMIN_PORT", taken)
+        monkeypatch.setattr(app, "_free", lambda port: next(looks, look(port)))
+        assert app.run(0.2, 2, free_port()) == 0
+    shown = capsys.readouterr()
+    assert f"Port {taken} is taken; the admin API listens on 127.0.0.1:" in shown.out
+    assert shown.err == ""
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_it_names_a_websocket_client_that_is_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_there: bool

@@ -134,14 +134,15 @@ class Demo:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def lines_until(self, pattern: str) -> list[str]:
-        """What it says, up to the first line that has this."""
+        """What it says, up to the first line that has this. If it ends before, its last words are in the error."""
         said: list[str] = []
         assert self.process.stdout is not None
         for text in self.process.stdout:
             said.append(text)
             if re.search(pattern, text):
                 return said
-        raise AssertionError((pattern, said))
+        _, errors = self.end()
+        raise AssertionError((pattern, said, errors, self.process.returncode))
 
     def end(self) -> tuple[str, str]:
         """End it; what it still said, on stdout and on stderr."""

@@ -10,8 +10,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -106,14 +107,29 @@ async def _main(seconds: float | None, count: int, port: int | None, is_calm: bo
         token = secrets.token_urlsafe(9)
         token_file = Path(stack.enter_context(TemporaryDirectory(prefix="lbproxy-demo-"))) / "token"
         token_file.write_text(token)
-        source = Source("demo", _config(backends, port, token_file))
-        server = Server(source.load(), source, Stderr("error"))  # the rest is on the page, and would be in the table
+        server = await _started(stop, partial(_config, backends, port, token_file))
         stack.push_async_callback(server.stop)
-        await _unless(stop, server.start())
         if not stop.is_set():
             _invite(server, len(backends), port, token, is_calm)
             await _unless(stop, _play(server, seconds, None if is_calm else backends))
     return OK
+
+
+async def _started(stop: asyncio.Event, configuration: Callable[[], str]) -> Server:
+    """A proxy that has been started, or told to stop. The `configuration` has the ports that are free when it is asked
+    for; where one of them has been taken since, perhaps by another demo, it is asked for again. Raises CannotStart."""
+    text = configuration()
+    while True:
+        source = Source("demo", text)
+        server = Server(source.load(), source, Stderr("error"))  # the rest is on the page, and would be in the table
+        try:
+            await _unless(stop, server.start())
+            return server
+        except CannotStart:
+            await server.abort()
+            failed, text = text, configuration()
+            if text == failed:
+                raise
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
