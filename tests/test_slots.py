@@ -100,15 +100,20 @@ async def held() -> AsyncIterator[Held]:
         await made.end()
 
 
+def program_in(folder: Path, script: str) -> Path:
+    """A program to be started in the place of a worker's Python."""
+    program = folder / "python"
+    program.write_text(script)
+    program.chmod(0o755)
+    return program
+
+
 @pytest.mark.parametrize("script", ["#!/bin/sh\nexit 3\n", "#!/bin/sh\nkill -9 $$\n", None])
 @on_uvloop
 async def test_workers_that_cannot_start_end_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
 ) -> None:
-    program = tmp_path / "python"
-    if script is not None:
-        program.write_text(script)
-        program.chmod(0o755)
+    program = tmp_path / "python" if script is None else program_in(tmp_path, script)
     async with held() as made:
         monkeypatch.setattr(sys, "executable", str(program))
         with pytest.raises(CannotStart, match="worker 0 does not start: ") as caught:
@@ -120,9 +125,7 @@ async def test_workers_that_cannot_start_end_the_start(
 
 @on_uvloop
 async def test_a_worker_that_never_gets_ready_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexec sleep 600\n")
-    program.chmod(0o755)
+    program = program_in(tmp_path, "#!/bin/sh\nexec sleep 600\n")
     monkeypatch.setattr(slot_module, "START_TIMEOUT_S", 0.1)
     monkeypatch.setattr(sys, "executable", str(program))
     async with held() as made:
@@ -135,9 +138,7 @@ async def test_a_worker_that_never_gets_ready_is_killed(tmp_path: Path, monkeypa
 async def test_a_start_that_fails_slowly_has_failed_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nsleep 0.05\nexit 3\n")
-    program.chmod(0o755)
+    program = program_in(tmp_path, "#!/bin/sh\nsleep 0.05\nexit 3\n")
     monkeypatch.setattr(slot_module, "EARLY_S", 0.01)
     monkeypatch.setattr(sys, "executable", str(program))
     async with held() as made:
@@ -151,9 +152,8 @@ async def test_a_start_that_fails_slowly_has_failed_all_the_same(
 async def test_a_worker_whose_end_nobody_could_wait_for_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program, started = tmp_path / "python", tmp_path / "started"
-    program.write_text(f"#!/bin/sh\necho $$ >> {started}\nexec sleep 600\n")
-    program.chmod(0o755)
+    started = tmp_path / "started"
+    program = program_in(tmp_path, f"#!/bin/sh\necho $$ >> {started}\nexec sleep 600\n")
     began: list[int] = []
 
     def refuse(thread: threading.Thread) -> None:
@@ -174,12 +174,12 @@ async def test_a_worker_whose_end_nobody_could_wait_for_is_not_kept(
 async def test_a_worker_that_only_starts_leaves_signals_to_the_supervisor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    program, go = tmp_path / "python", tmp_path / "go"
-    program.write_text(
+    go = tmp_path / "go"
+    program = program_in(
+        tmp_path,
         f"#!{sys.executable}\nimport os, sys, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
-        f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
+        f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n",
     )  # a shell would let all signals in
-    program.chmod(0o755)
     async with held() as made:
         monkeypatch.setattr(sys, "executable", str(program))
         starting = asyncio.create_task(made.supervisor.start())

@@ -204,7 +204,7 @@ class DataPlane:
             await asyncio.sleep(0.02)
         cut = 0
         self._plane.is_over = True
-        for listener in (*self._listeners.values(), *self._leaving):
+        for listener in self._all_listeners():
             for connection in list(listener.connections):
                 cut += 1
                 connection.cut()
@@ -214,9 +214,13 @@ class DataPlane:
         self._count_requests()
         return cut
 
+    def _all_listeners(self) -> tuple[Listener, ...]:
+        """Those that accept, and those that only let their clients go."""
+        return (*self._listeners.values(), *self._leaving)
+
     def open_connections(self) -> int:
         """Downstream connections that are open now."""
-        return sum(len(listener.connections) for listener in (*self._listeners.values(), *self._leaving))
+        return sum(len(listener.connections) for listener in self._all_listeners())
 
     def adopt(self, states: States) -> None:
         """Take what the control plane says of backends."""
@@ -237,7 +241,7 @@ class DataPlane:
             return
         for backend in backends:
             close_idle(backend)
-        for listener in (*self._listeners.values(), *self._leaving):
+        for listener in self._all_listeners():
             for connection in list(listener.connections):
                 exchange = connection.exchange
                 if exchange.backend in backends and exchange.has_seat:
@@ -311,13 +315,13 @@ class DataPlane:
         self._look_after_pools()
 
     def _put_off_deadlines(self, seconds: float) -> None:
-        for listener in (*self._listeners.values(), *self._leaving):
+        for listener in self._all_listeners():
             for connection in listener.connections:
                 connection.deadline += seconds
 
     def _keep_deadlines(self, now: float) -> None:
         """Tell connections whose deadline has passed."""
-        for listener in (*self._listeners.values(), *self._leaving):
+        for listener in self._all_listeners():
             late = [connection for connection in listener.connections if connection.deadline < now - TICK]
             for connection in late:
                 if connection.deadline >= now - TICK:
