@@ -163,6 +163,14 @@ def test_unless_it_is_told_not_to_it_compiles_where_it_can(hook: ModuleType, mon
     assert hook.wish() == "auto"
 
 
+@pytest.mark.parametrize(("flags", "taken"), [((), True), (("-no-such-flag",), False)])
+def test_flags_that_the_compiler_does_not_know_are_done_without(
+    hook: ModuleType, flags: tuple[str, ...], taken: bool
+) -> None:
+    require_tool("gcc")
+    assert hook.takes(flags) is taken
+
+
 def test_what_is_compiled_is_all_that_a_request_passes(hook: ModuleType) -> None:
     assert all((ROOT / path).is_file() for path in hook.LEFT_OUT)
     chosen = set(hook.sources(ROOT))
