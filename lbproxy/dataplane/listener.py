@@ -227,24 +227,27 @@ class DataPlane:
         plane = self._plane
         for name, pool in plane.snapshot.pools.items():
             if name in states:
-                before = [backend for backend in pool.backends.values() if backend.state != OUT]
                 pool.adopt(states[name])
-                self._leave([backend for backend in before if backend.state == OUT and not backend.eligible])
+                self._leave_those_out(pool)
                 plane.fill_seats(pool)
                 if pool.spec.on_move == "close":
                     _tell_tunnels(pool)
 
-    def _leave(self, backends: list[Backend]) -> None:
-        """Tell those who wait for an answer of one of these backends that it is out of service, and keep none of its
-        idle connections: a machine that fell silent and comes back does not remember them."""
-        if not backends:
+    def _leave_those_out(self, pool: Pool) -> None:
+        """Keep no idle connection to a backend that is out of service: a machine that fell silent and comes back does
+        not remember them. And tell those who wait for an answer there, again and again, for another backend may come or
+        have room later."""
+        held: list[Backend] = []
+        for backend in pool.backends.values():
+            if backend.state == OUT and not backend.eligible:
+                close_idle(backend)
+                if backend.in_flight > backend.tunnel_seats:
+                    held.append(backend)
+        if not held:
             return
-        for backend in backends:
-            close_idle(backend)
         for listener in self._all_listeners():
-            for connection in list(listener.connections):
-                exchange = connection.exchange
-                if exchange.backend in backends and exchange.has_seat:
+            for exchange in [each.exchange for each in listener.connections if each.exchange.backend in held]:
+                if exchange.has_seat:
                     backend_is_out(exchange)
 
     def _look_after_pools(self) -> None:
@@ -263,6 +266,7 @@ class DataPlane:
                 _tell_tunnels(pool)
             if pool.account.waiting:
                 plane.fill_seats(pool)
+            self._leave_those_out(pool)
         for pool in plane.snapshot.leaving.values():
             if pool.account.waiting:  # perhaps for a seat that another worker gives back
                 plane.fill_seats(pool)

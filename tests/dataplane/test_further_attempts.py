@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -741,3 +741,40 @@ async def test_nobody_is_sent_over_a_connection_from_before_its_backend_was_out(
         proxy.plane.adopt({"p": {"b0": SERVING}})
         assert status(await proxy.ask(request(method))) == 200
         assert len(b0.received) == 2
+
+
+@pytest.mark.parametrize("panic", ["off", "serve_all"])
+async def test_a_request_leaves_a_backend_that_is_out_as_soon_as_there_is_another_one(
+    panic: Literal["off", "serve_all"],
+) -> None:
+    async with (
+        backend(hangs) as b0,
+        backend(answering(answer())) as b1,
+        running(replace(pool_of(b0.port, b1.port), panic=panic)) as proxy,
+    ):
+        proxy.plane.adopt({"p": {"b1": OUT}})
+        asking = asyncio.create_task(proxy.ask(request()))
+        await proxy.settled(lambda: b0.octets.endswith(b"\r\n\r\n"))
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        assert proxy.lines == []
+        proxy.plane.adopt({"p": {"b1": SERVING}})
+        assert status(await asking) == 200
+        assert [(line.backend, line.decision, line.attempts) for line in proxy.lines] == [("b1", "retry", 2)]
+        assert (proxy.retries("out", "success"), counted(proxy)) == (1, 1)
+
+
+async def test_a_request_leaves_a_backend_that_is_out_as_soon_as_another_one_has_a_seat() -> None:
+    gate = asyncio.Event()
+    async with backend(hangs) as b0, backend(waiting_for(gate)) as b1:
+        pool = pool_of(b0.port, b1.port)
+        one_seat = replace(pool, backends=(pool.backends[0], replace(pool.backends[1], max_in_flight=1)))
+        async with running(one_seat) as proxy:
+            asking = [asyncio.create_task(proxy.ask(request(key=proxy.key_of(name)))) for name in ("b0", "b1")]
+            await until_held(proxy, "b0")
+            await until_held(proxy, "b1")
+            await proxy.settled(lambda: b0.octets.endswith(b"\r\n\r\n"))
+            proxy.plane.adopt({"p": {"b0": OUT}})
+            gate.set()
+            assert [status(octets) for octets in await asyncio.gather(*asking)] == [200, 200]
+            assert [(line.backend, line.attempts) for line in proxy.lines] == [("b1", 1), ("b1", 2)]
+            assert (proxy.retries("out", "success"), counted(proxy)) == (1, 1)
