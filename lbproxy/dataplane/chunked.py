@@ -21,6 +21,8 @@ _SIZE_LINE: Final = re.compile(
     rb"([0-9A-Fa-f]++)(?:[ \t]*;[ \t]*+%b(?:[ \t]*=[ \t]*+(?:%b|%b))?)+" % (_TOKEN, _TOKEN, _QUOTED)
 )
 _SIZE_LINE_BEGUN: Final = re.compile(rb"[0-9A-Fa-f]++[ \t]*+(?:;[\t -~\x80-\xff]*+)?\r?")
+# What a size line that needs a new parser counts for, in octets. It takes as long as some hundred octets of payload.
+_COST: Final = 128
 
 
 class ChunkedDecoder:
@@ -30,11 +32,13 @@ class ChunkedDecoder:
     trailers are refused.
 
     HTTP allows white space around the `;` and `=` of chunk extensions (RFC 9112 7.1.1), and the parser does not. When
-    it refuses a size line for no other reason, a new one is shown the size alone, and goes on behind the line.
+    it refuses a size line for no other reason, a new one is shown the size alone, and goes on behind the line. That is
+    dear, so payload must make up for it, or a body of little else would hold up everybody.
     """
 
     __slots__ = (
-        "_held", "_is_request", "_is_skipping", "_limit", "_line", "_overhead", "_parser", "_sink", "_tail", "trailers",
+        "_debt", "_held", "_is_request", "_is_skipping", "_limit", "_line", "_overhead", "_paid", "_parser", "_sink",
+        "_tail", "trailers",
     )  # fmt: skip
 
     def __init__(self, is_request: bool, limit: int = 16384) -> None:
@@ -45,8 +49,11 @@ class ChunkedDecoder:
         self._is_skipping = False
         self._limit = limit
         self._overhead = 0
+        # What new parsers have cost that payload has not made up for, and the payload that has been counted for it.
+        self._debt = 0
+        self._paid = 0
         self._tail = b""
-        sink = self._sink = _ChunkSink()
+        sink = self._sink = _ChunkSink(limit)
         self.trailers: Final = sink.trailers
         self._parser = self._new_parser()
 
@@ -60,7 +67,7 @@ class ChunkedDecoder:
         else:
             parser = httptools.HttpResponseParser(sink)
             parser.feed_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        sink.trailers.clear()
+        sink.forget_fields()
         return parser
 
     def feed(self, data: bytes) -> tuple[list[bytes], int]:
@@ -118,7 +125,7 @@ class ChunkedDecoder:
             self._line = data[line:] if line else self._line + data
 
     def _parse(self, piece: bytes) -> None:
-        """Show the parser a piece, but for what is held. Raises `HttpParserError`."""
+        """Show the parser a piece, but for what is held. Raises `HttpParserError`, and `BadMessage`."""
         sink = self._sink
         at = 0
         while at < len(piece):
@@ -140,8 +147,17 @@ class ChunkedDecoder:
                 if end < 0:
                     self._held = line
                     return
+                self._pay()
                 self._parser.feed_data(found[1] + b"\r\n")
                 at = end + 2
+
+    def _pay(self) -> None:
+        """A complete size line has cost a new parser. Raises `BadMessage` when there was too little payload for it."""
+        payload = self._sink.payload
+        self._debt = max(0, self._debt - (payload - self._paid)) + _COST
+        self._paid = payload
+        if self._debt > self._limit:
+            raise BadMessage(400, "bad_request", "little but chunk extensions with white space")
 
     def _is_framing_in_trailers(self, error: Exception) -> bool:
         """Whether an answer's trailers name a length or a coding, at which the parser stops. The body is whole then and
@@ -186,14 +202,22 @@ class _ChunkSink:
     """What the parser of a chunked body calls. It knows nothing of its decoder: with a circle between them only the
     garbage collector could free the two and the parser."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         self.body: list[bytes] = []
+        self.payload = 0
         self.trailers: list[tuple[bytes, bytes]] = []
+        # Octets of trailers, and how many there may be: what comes in one piece may be much.
+        self._octets = 0
+        self._limit = limit
         self.is_at_size = True
         self.is_done = False
         # How much payload this piece has of each chunk that has ended in it, and of the last one.
         self.sizes: list[int] = []
         self._size = 0
+
+    def forget_fields(self) -> None:
+        self.trailers.clear()
+        self._octets = 0
 
     def begin_piece(self) -> None:
         self.sizes.clear()
@@ -209,9 +233,13 @@ class _ChunkSink:
 
     def on_body(self, data: bytes) -> None:
         self.body.append(data)
+        self.payload += len(data)
         self._size += len(data)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._octets += len(name) + len(value) + 4
+        if self._octets > self._limit:
+            raise ValueError("trailers are too long")  # which the parser says in its own words
         self.trailers.append((name, value))
 
     def on_message_complete(self) -> None:

@@ -118,13 +118,53 @@ def test_chunks_with_blanks_in_their_extensions_take_as_long_in_one_piece_as_in_
     """Each costs a new parser, which is bad enough; what follows must not be copied for each as well."""
     took_s = []
     for pieces in (20, 1):
-        octets = b"1 ;a\r\nx\r\n" * (160_000 // pieces)
+        octets = (b"80 ;a\r\n" + b"x" * 128 + b"\r\n") * (40_000 // pieces)
         decoder = ChunkedDecoder(True)
         before = time.process_time()
         for _ in range(pieces):
             decoder.feed(octets)
         took_s.append(time.process_time() - before)
     assert took_s[1] < 3 * took_s[0]
+
+
+@pytest.mark.parametrize("step", [1, 7, 300, 1_000_000])
+def test_little_but_extensions_with_blanks_is_refused_wherever_octets_are_cut(step: int) -> None:
+    """A quarter of a megabyte of them took 50 ms, in one go; some hundred connections held up a worker for seconds."""
+
+    def taken(chunk: bytes, count: int) -> int:
+        """How much payload is understood."""
+        decoder = ChunkedDecoder(True)
+        octets = chunk * count
+        payload = 0
+        for at in range(0, len(octets), step):
+            try:
+                payload += len(b"".join(decoder.feed(octets[at : at + step])[0]))
+            except BadMessage:
+                return payload + len(b"".join(decoder.salvaged))
+        return payload
+
+    assert taken(b"1 ; a = b\r\nx\r\n", 400) == 129
+    assert taken(b"80 ; a = b\r\n" + b"x" * 128 + b"\r\n", 400) == 400 * 128
+    assert taken(b"400 ;a\r\n" + b"x" * 1024 + b"\r\n" + b"1 ;a\r\nx\r\n" * 140, 3) == 1024 + 129
+
+
+@pytest.mark.parametrize("step", [1, 300, 1_000_000])
+@pytest.mark.parametrize("is_request", [True, False])
+def test_trailers_are_as_long_at_the_most_in_one_piece_as_in_many(step: int, is_request: bool) -> None:
+    """A quarter of a megabyte that came at once was taken, and made four megabytes of objects."""
+
+    def is_taken(line: bytes, count: int) -> bool:
+        decoder = ChunkedDecoder(is_request)
+        octets = b"1\r\nx\r\n0\r\n" + line * count + b"\r\n"
+        try:
+            return any(decoder.feed(octets[at : at + step])[1] >= 0 for at in range(0, len(octets), step))
+        except BadMessage:
+            return False
+
+    assert is_taken(b"a: b\r\n", 16_000 // 6)
+    assert not is_taken(b"a: b\r\n", 17_000 // 6)
+    assert is_taken(b"a: %b\r\n" % (b"b" * 16_000), 1)
+    assert not is_taken(b"a: %b\r\n" % (b"b" * 17_000), 1)
 
 
 @pytest.mark.parametrize("endless", [b"1;" + b"x" * 20000, b"0\r\n" + b"A: b\r\n" * 4000])
