@@ -247,7 +247,7 @@ class Instance(Views):
         await self._orders.settled()
         if not await self.supervisor.adopted():
             self.journal.warning("a worker has not acknowledged a decision yet")
-        return pool_document(self.scene(), self._pool(pool))
+        return {**pool_document(self.scene(), self._pool(pool)), "not_saved": self.not_saved.get("overrides")}
 
     def _check_decisions(self, pool: str, decisions: Sequence[Decision], is_forced: bool) -> None:
         state = self.being.pools[pool]
@@ -329,9 +329,11 @@ class Instance(Views):
     def _save(self, store: Store[T] | None, decisions: Iterable[T]) -> None:
         if store is None:
             return
+        self.not_saved.pop(store.what, None)
         try:
             store.save(decisions)
         except StoreBroken as error:
+            self.not_saved[store.what] = str(error)
             self.journal.error(f"{store.what} not kept", problem=str(error))
 
     def _save_pins(self) -> None:

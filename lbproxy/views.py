@@ -64,6 +64,8 @@ class Views:
     def __init__(self) -> None:
         self._shares = Shares()
         self.names = KeyNames()
+        # Why what operators have decided is not on disk, by what it is (`Store.what`).
+        self.not_saved: dict[str, str] = {}
         self._started_at = time.time()
         self._plans = 0
         self._plan_turn = asyncio.Lock()
@@ -112,6 +114,7 @@ class Views:
             "reload": self._last_reload(),
             "needs_restart": list(self.reloader.needs_restart),
             "overrides": [override_document(override) for override in self.being.overrides],
+            "not_saved": list(self.not_saved.values()),
         }
 
     def _last_reload(self) -> Document | None:
@@ -199,6 +202,7 @@ class Views:
             "pins": [
                 pin_document(pin, set_pins.get((pool, pin.key, pin.is_prefix))) for pin in self._pool(pool).spec.pins
             ],
+            "not_saved": self.not_saved.get("pins"),
         }
 
     # Keys.

@@ -271,6 +271,7 @@ class World:
         self.callbacks: list[Callable[[], None]] = []
         self.worker_states = ["ready", "ready"]
         self.silences: dict[int, int] = {}
+        self.not_saved: list[str] = []
         self.silent: list[int] = []
         self.requests_before = 1000
         self.draining = False
@@ -322,6 +323,7 @@ class World:
             "ready": True,
             "draining": self.draining,
             "silent_workers": [{"worker": at, "silent_s": self.silences[at]} for at in self.silent],
+            "not_saved": self.not_saved,
             "listeners": [{"name": "0.0.0.0:8080", "address": "0.0.0.0:8080"}],
             "writes": self.writes,
             "reload": self.reload_result,

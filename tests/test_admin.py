@@ -121,8 +121,7 @@ class Instance:
     ) -> dict[str, Any]:
         self.asked.append((pool, *decisions, ttl_s, reason, is_forced))
         self.who = who
-        found: dict[str, Any] = self.pools()["pools"][0]
-        return found
+        return {**self.pools()["pools"][0], "not_saved": None}
 
     def pins(self, pool: str) -> dict[str, Any]:
         return {"pool": pool, "pins": []}

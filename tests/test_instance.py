@@ -126,3 +126,26 @@ async def test_plans_are_worked_out_one_after_the_other_and_not_too_many(
         assert len(set(await asyncio.gather(*plans))) == 1
         assert together == 1
         assert await plan() > 0.2
+
+
+async def test_what_is_in_force_and_could_not_be_written_is_said_until_it_could(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, socket = tmp_path / "lbproxy.yaml", tmp_path / "admin.sock"
+    file.write_text(TEXT.replace("listen: null", f"listen: null, socket: {socket}"))
+    in_the_way = [tmp_path / f"admin.sock.{what}.new" for what in ("overrides", "pins")]
+    async with held(file, monkeypatch) as instance:
+        for place in in_the_way:
+            place.mkdir()
+        decided = await instance.decide("api", [Decision("b1", weight=2.0)], "kim", None, "", False)
+        pinned = await instance.pin("api", Pin("ann", "b1"), "kim", "")
+        assert [backend["effective_weight"] for backend in decided["backends"]] == [2.0, 1.0]
+        assert [pin["key"] for pin in pinned["pins"]] == ["ann"]
+        problems = [f"cannot write {socket}.{what}: Is a directory" for what in ("overrides", "pins")]
+        assert [decided["not_saved"], pinned["not_saved"]] == problems
+        assert instance.info()["not_saved"] == problems
+        for place in in_the_way:
+            place.rmdir()
+        decided = await instance.decide("api", [Decision("b1", is_drained=True)], "kim", None, "", False)
+        pinned = await instance.unpin("api", "ann", False, "kim")
+        assert [decided["not_saved"], pinned["not_saved"], instance.info()["not_saved"]] == [None, None, []]

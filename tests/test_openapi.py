@@ -170,9 +170,9 @@ async def _decide_and_plan(client: aiohttp.ClientSession) -> None:
     backends = "/v1/pools/api/backends"
     change = {"weight": 2, "ttl": "10m", "reason": "a test"}
     async with client.patch(f"{backends}/b1", json=change) as told:
-        check(await told.json(), "Backend")
+        check(await told.json(), "DecidedBackend")
     async with client.patch(backends, json={"backends": {"b2": {"state": "drain"}}}) as told:
-        check(await told.json(), "Pool")
+        check(await told.json(), "DecidedPool")
     async with client.post("/v1/plan", json={"pool": "api", "backends": {"b1": {"weight": 3}}}) as told:
         check(await told.json(), "ChangePlan")
     async with client.post("/v1/plan") as told:
@@ -184,7 +184,7 @@ async def _decide_and_plan(client: aiohttp.ClientSession) -> None:
     async with client.post("/v1/reload") as told:
         check(await told.json(), "Reloaded")
     async with client.delete(f"{backends}/b2/overrides") as told:
-        check(await told.json(), "Backend")
+        check(await told.json(), "DecidedBackend")
 
 
 async def _read_events(feed: aiohttp.ClientResponse) -> None:

@@ -205,6 +205,24 @@ async def test_overrides_survive_reloads_workers_and_restarts_and_the_file_has_t
         assert [each["backend"] for each in (await ask(again, "/v1/info"))["overrides"]] == ["b2"]
 
 
+async def test_a_decision_that_cannot_be_written_is_in_force_and_said_to_be_lost_by_a_restart(
+    tmp_path: Path, backends: Backends
+) -> None:
+    with proxied(tmp_path, backends) as proxy:
+        in_the_way = tmp_path / "admin.sock.overrides.new"
+        in_the_way.mkdir()
+        code, out, err = await cli(proxy, "drain", "b1")
+        assert (code, out.startswith("b1: draining")) == (0, True)
+        why = f"cannot write {tmp_path}/admin.sock.overrides: Is a directory"
+        assert err == f"lbproxy: in force, but it would not outlive a restart: {why}\n"
+        code, out, err = await cli(proxy, "weight", "b2", "2", "--json")
+        assert (json.loads(out)["not_saved"], why in err) == (why, True)
+        assert f"what has been decided would not outlive a restart: {why}" in (await cli(proxy, "status"))[1]
+        in_the_way.rmdir()
+        assert (await cli(proxy, "undrain", "b1"))[2] == ""
+        assert "outlive" not in (await cli(proxy, "status"))[1]
+
+
 async def test_nobody_is_left_only_when_that_is_meant(tmp_path: Path, backends: Backends) -> None:
     with proxied(tmp_path, backends) as proxy:
         for name in ("b1", "b2"):

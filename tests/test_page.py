@@ -500,6 +500,14 @@ def test_a_worker_that_is_silent_is_told_before_it_is_replaced() -> None:
     assert ("silent 6 s" in table, "silent 5 s" in table) == (True, False)
 
 
+def test_what_a_restart_would_lose() -> None:
+    world = World()
+    world.not_saved = ["cannot write admin.sock.pins: No space left on device"]
+    assert judge_instance(world.info(), world.workers()).sentences == (
+        "What has been decided would not outlive a restart: cannot write admin.sock.pins: No space left on device.",
+    )
+
+
 def test_a_refused_reload() -> None:
     world = World()
     world.reload_result = {"result": "refused", "at": "", "problem": "pools.api: no backends"}

@@ -176,7 +176,10 @@ def _decide(arguments: Namespace, admin: Admin, asked: Document) -> tuple[str, D
         _seconds(asked["ttl"])
     path = _backend_path(admin.ask("GET", "/v1/pools")["pools"], arguments.backend, arguments.pool, arguments.client)
     body = {name: value for name, value in asked.items() if value not in (None, "", False) or name == "weight"}
-    return path, admin.ask("PATCH", path, json.dumps(body).encode())
+    done = admin.ask("PATCH", path, json.dumps(body).encode())
+    if done.get("not_saved"):
+        print(f"lbproxy: in force, but it would not outlive a restart: {done['not_saved']}", file=sys.stderr)
+    return path, done
 
 
 def _seconds(text: str) -> float:

@@ -88,6 +88,8 @@ def _head(info: Document) -> Iterator[str]:
         yield f"the last reload was refused at {last['at']}: {last['problem']}"
     if info.get("needs_restart"):
         yield f"a restart is needed for {', '.join(info['needs_restart'])}"
+    for problem in info.get("not_saved", ()):
+        yield f"what has been decided would not outlive a restart: {problem}"
 
 
 def _pool(pool: Document, flow: _Flow | None) -> Iterator[str]:

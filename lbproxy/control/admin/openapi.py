@@ -185,7 +185,7 @@ PATHS: Final[dict[str, dict[str, Operation]]] = {
         "patch": _write(
             "decideForSeveral",
             "Give several backends another weight or state, all at once.",
-            {200: _answer("The pool as it stands then.", ref("Pool"))},
+            {200: _answer("The pool as it stands then.", ref("DecidedPool"))},
             *(404, 409, 415, 422),
             requestBody=_body(
                 {
@@ -202,7 +202,7 @@ PATHS: Final[dict[str, dict[str, Operation]]] = {
         "patch": _write(
             "decide",
             "Give a backend another weight or state.",
-            {200: _answer("The backend as it stands then.", ref("Backend"))},
+            {200: _answer("The backend as it stands then.", ref("DecidedBackend"))},
             *(404, 409, 415, 422),
             requestBody=_body(
                 {
@@ -218,7 +218,7 @@ PATHS: Final[dict[str, dict[str, Operation]]] = {
         "delete": _write(
             "takeBack",
             "Go by the file again.",
-            {200: _answer("The backend as it stands then.", ref("Backend"))},
+            {200: _answer("The backend as it stands then.", ref("DecidedBackend"))},
             *(404, 409, 422),
         )
     },

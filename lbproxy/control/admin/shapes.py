@@ -83,6 +83,11 @@ def counts(words: Sequence[str], about: str = "") -> Shape:
     return thing(about, **{word: count() for word in words})
 
 
+NOT_SAVED: Final = maybe(
+    text(),
+    "Why what has been decided, and is in force, could not be written to disk and would not outlive a restart; null: "
+    "nothing went wrong. It is tried again with the next decision.",
+)
 HASH: Final = text("64 bits in hexadecimal.", pattern="^0x[0-9a-f]{16}$")
 FINGERPRINT: Final = text("The hash of what decides routing: equal fingerprints route equally.")
 GENERATION: Final = count("The number of the configuration in force; every change makes a new one.")
@@ -144,6 +149,7 @@ _INFO: Final = thing(
     ),
     needs_restart=many(text(), "What was read since the start and only a restart puts in force."),
     overrides=many(ref("Override")),
+    not_saved=many(text(), "Why what operators have decided, and is in force, is not on disk."),
 )
 
 _CONFIG: Final = thing(
@@ -373,6 +379,8 @@ SCHEMAS: Final[dict[str, Shape]] = {
     "Duration": _DURATION,
     "Backend": _BACKEND,
     "Pool": _POOL,
+    "DecidedBackend": thing(**_BACKEND["properties"], not_saved=NOT_SAVED),
+    "DecidedPool": thing(**_POOL["properties"], not_saved=NOT_SAVED),
     "Pools": thing(pools=many(ref("Pool"))),
     "Backends": thing(pool=text(), backends=many(ref("Backend"))),
     "Ring": _RING,
@@ -391,6 +399,7 @@ SCHEMAS: Final[dict[str, Shape]] = {
                 reason=maybe(text()),
             )
         ),
+        not_saved=NOT_SAVED,
     ),
     "Explanation": _EXPLANATION,
     "Event": thing(

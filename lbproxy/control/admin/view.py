@@ -119,7 +119,8 @@ class Operator(Protocol):
     async def decide(
         self, pool: str, decisions: Sequence[Decision], who: str, ttl_s: float | None, reason: str, is_forced: bool
     ) -> Document:
-        """Put decisions in force in all workers; returns the pool as it stands then."""
+        """Put decisions in force in all workers; returns the pool as it stands then, and as `not_saved` why that is not
+        on disk."""
         ...
 
     def drain_process(self) -> None:

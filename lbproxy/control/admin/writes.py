@@ -74,8 +74,7 @@ async def _patch(request: web.Request) -> web.Response:
     asked = await read_json(request)
     only(asked, "weight", "state", "ttl", "reason", "force")
     decision = _decision(backend, {name: asked[name] for name in ("weight", "state") if name in asked})
-    answer = await _decide(request, [decision], asked)
-    return document(backend_in(answer, backend))
+    return document(_decided(await _decide(request, [decision], asked), backend))
 
 
 async def _patch_several(request: web.Request) -> web.Response:
@@ -91,7 +90,12 @@ async def _take_back(request: web.Request) -> web.Response:
     await _no_body(request)
     backend = find_backend(request)["name"]
     answer = await _decide(request, [Decision(backend, weight=None, is_drained=False)], {})
-    return document(backend_in(answer, backend))
+    return document(_decided(answer, backend))
+
+
+def _decided(answer: dict[str, Any], backend: str) -> dict[str, Any]:
+    """What is answered about one backend of the pool."""
+    return {**backend_in(answer, backend), "not_saved": answer["not_saved"]}
 
 
 async def _pin(request: web.Request) -> web.Response:

@@ -230,7 +230,7 @@ def _taken_over(span: Span) -> str:
 
 def judge_instance(info: Mapping[str, Any], workers: Mapping[str, Any]) -> Verdict:
     """The state of the proxy itself, apart from its pools; no sentence when there is nothing to say."""
-    findings = [*_process(info, workers), *_reload(info)]
+    findings = [*_process(info, workers), *_reload(info), *_not_saved(info)]
     return Verdict(worst(level for level, _ in findings), tuple([text for _, text in findings]))
 
 
@@ -252,3 +252,8 @@ def _reload(info: Mapping[str, Any]) -> Iterator[Finding]:
     if reload and reload["result"] == "refused":
         problem = f": {reload['problem']}" if reload["problem"] else ""
         yield "notice", f"The last reload was refused, and what was before it is in force{problem}."
+
+
+def _not_saved(info: Mapping[str, Any]) -> Iterator[Finding]:
+    for problem in info["not_saved"]:
+        yield "notice", f"What has been decided would not outlive a restart: {problem}."
