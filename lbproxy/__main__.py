@@ -5,8 +5,12 @@ import sys
 
 def main() -> int:
     """Run one command and return its exit code; Ctrl-C is quiet from here on, while the program is still being loaded,
-    too."""
+    too. What is sent to a proxy that is only starting waits until there is somebody to do it (`server._Signals`)."""
     try:
+        if sys.argv[1:2] == ["run"]:
+            import signal
+
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGUSR1))
         from lbproxy.cli import main as run
 
         return run()

@@ -136,6 +136,8 @@ class _Signals:
             loop.add_signal_handler(number, self._end, number)
         loop.add_signal_handler(signal.SIGHUP, self._wants_reload.set)
         loop.add_signal_handler(signal.SIGUSR1, self._reopen)
+        # Until now they would have ended the process, and `__main__` has held them back.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP, signal.SIGUSR1))
 
     def _end(self, number: signal.Signals) -> None:
         (self.abort if self.stop.is_set() and number == signal.SIGINT else self.stop).set()

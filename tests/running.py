@@ -68,10 +68,13 @@ class Proxy:
     def write_config(self) -> None:
         self.file.write_text(yaml.safe_dump(self.config))
 
-    def start(self) -> None:
+    def start(self, *program: str) -> None:
+        """`program` are the words for Python, `-m lbproxy` unless told otherwise."""
         self.write_config()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "lbproxy", "run", "-c", str(self.file)], stderr=subprocess.PIPE, text=True
+            [sys.executable, *(program or ("-m", "lbproxy")), "run", "-c", str(self.file)],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read_journal, daemon=True)
         self._reader.start()

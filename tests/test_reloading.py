@@ -166,6 +166,51 @@ async def test_what_needs_a_restart_is_said(tmp_path: Path, backends: Backends) 
         assert len(await asyncio.to_thread(proxy.worker_pids)) == 2
 
 
+# The program, sent signals as soon as it begins: before most of it has been loaded.
+_SIGNALLED = """
+import os, sys
+from lbproxy import __main__
+
+class Signalling:
+    def find_spec(self, name, *_):
+        if name == "lbproxy.cli":
+            sys.meta_path.remove(self)
+            for number in {numbers}:
+                os.kill(os.getpid(), number)
+
+sys.meta_path.insert(0, Signalling())
+sys.exit(__main__.main())
+"""
+
+
+def _signalled(*numbers: signal.Signals) -> tuple[str, str]:
+    return "-c", _SIGNALLED.format(numbers=[int(number) for number in numbers])
+
+
+async def test_signals_that_come_before_anything_is_loaded_are_remembered(tmp_path: Path, backends: Backends) -> None:
+    proxy = Proxy(tmp_path, backends.ports)
+    try:
+        proxy.start(*_signalled(signal.SIGHUP, signal.SIGUSR1))
+        await in_thread(proxy, "serving")
+        await in_thread(proxy, "configuration unchanged")
+        assert proxy.named("logs reopened")
+        proxy.signal(signal.SIGHUP)
+        await in_thread(proxy, "configuration unchanged", 2)
+        proxy.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(proxy.wait) == 0
+    finally:
+        proxy.end()
+
+
+def test_before_anything_is_loaded_sigterm_ends_it_at_once(tmp_path: Path) -> None:
+    proxy = Proxy(tmp_path, {"b1": 1})
+    try:
+        proxy.start(*_signalled(signal.SIGHUP, signal.SIGTERM))
+        assert proxy.wait() == -signal.SIGTERM
+    finally:
+        proxy.end()
+
+
 async def test_sigusr1_reopens_the_access_log(tmp_path: Path, backends: Backends) -> None:
     with Proxy(tmp_path, backends.ports) as proxy:
         await get(proxy.port, "/before")
