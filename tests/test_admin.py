@@ -444,6 +444,31 @@ async def test_connections_are_not_for_ever_nor_for_everybody_at_once(
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        ("PATCH", "/v1/pools/api/backends/b1", "application/json"),
+        ("POST", "/v1/pools/api/explain", "application/json"),
+        ("POST", "/v1/plan", "application/yaml"),
+        ("POST", "/v1/check", "application/yaml"),
+        ("POST", "/v1/reload", "application/yaml"),
+        ("GET", "/v1/info", "application/json"),
+    ],
+)
+async def test_a_body_that_never_ends_does_not_hold_its_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, method: str, path: str, kind: str
+) -> None:
+    monkeypatch.setattr(answers, "BODY_S", 0.1)
+    monkeypatch.setattr(connection_module, "LINGER_S", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.tcp.sockets[0].getsockname()[1])
+    fields = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: {kind}\r\nContent-Length: 9"
+    writer.write(f"{method} {path} HTTP/1.1\r\n{fields}\r\n\r\n{{".encode())
+    said = await _whatever_comes(reader)
+    assert said.startswith(b"HTTP/1.1 200 " if method == "GET" else b"HTTP/1.1 408 "), said
+    assert served.instance.asked == []
+    writer.close()
+
+
 async def _whatever_comes(reader: asyncio.StreamReader) -> bytes:
     try:
         return await asyncio.wait_for(reader.read(), 5)

@@ -18,6 +18,8 @@ GUARD: Final = web.AppKey("guard", Guard)
 JOURNAL: Final = web.AppKey("journal", Journal)
 
 MAX_JSON_BYTES: Final = 1 << 20
+# How long all of a request's body may take.
+BODY_S: Final = 30.0
 # How long a stream waits for a client that takes nothing of it; there is room for a few streams only.
 STALLED_S: Final = 30.0
 
@@ -49,9 +51,18 @@ async def send(request: web.Request, response: web.StreamResponse, piece: bytes)
         raise ConnectionAbortedError("the client takes nothing") from None
 
 
+async def read_body(request: web.Request) -> bytes:
+    """All of the body. Raises Rejected when it is too long in coming; the connection is closed soon after that."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise Rejected(408, f"all of a body must come within {BODY_S:g} s") from None
+
+
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The object in the body; an empty body is an empty one. Raises Rejected."""
-    body = await request.read()
+    body = await read_body(request)
     if len(body) > MAX_JSON_BYTES:
         raise Rejected(413, f"a body of JSON has at most {MAX_JSON_BYTES} octets")
     if not body:

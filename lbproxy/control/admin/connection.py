@@ -23,6 +23,8 @@ BUG: Final = "this is a bug; the journal says more"
 # Who reaches the port may ask, but not take all the open files, which checks and new workers need as well.
 MOST_CONNECTIONS: Final = 512
 FIRST_REQUEST_S: Final = 30.0
+# How long a client may go on with a body when it has its answer already.
+LINGER_S: Final = 5.0
 
 
 @final
@@ -37,7 +39,7 @@ class Connection(web.RequestHandler):
 
     def __init__(self, manager: web.Server, kind: set[Connection] | None = None, **options: Any) -> None:
         """`kind` are the connections that are open on the same listening socket, this one added while it is."""
-        super().__init__(manager, **options)
+        super().__init__(manager, lingering_time=LINGER_S, **options)
         self._kind = kind if kind is not None else set()
         self._silence: asyncio.TimerHandle | None = None
 

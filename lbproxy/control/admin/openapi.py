@@ -42,6 +42,7 @@ _PROBLEMS: Final = {
     401: "The token is missing or wrong.",
     403: "Writing over TCP is off, or another site's page has sent it.",
     404: "There is no such thing.",
+    408: "The body was too long in coming.",
     409: "It is refused as things stand; nothing has changed.",
     413: "The body is too large.",
     415: "The body is of another type.",
@@ -51,7 +52,7 @@ _PROBLEMS: Final = {
     503: "Not now.",
 }
 _ALWAYS: Final = (421, 500)
-_ON_WRITES: Final = (400, 401, 403, 413, 503)
+_ON_WRITES: Final = (400, 401, 403, 408, 413, 503)
 
 _TOKEN: Final[list[dict[str, list[str]]]] = [{"token": []}]
 
@@ -277,7 +278,7 @@ PATHS: Final[dict[str, dict[str, Operation]]] = {
             "explainBody",
             f"{_EXPLAIN_ABOUT} The key stands in the body, which no log and no history keeps.",
             "Explanation",
-            *(400, 404, 413, 415),
+            *(400, 404, 408, 413, 415),
             requestBody=_body(
                 {
                     "type": "object",

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lbproxy.control.admin.answers import GUARD, INSTANCE, JOURNAL, document, only, read_json
+from lbproxy.control.admin.answers import GUARD, INSTANCE, JOURNAL, document, only, read_body, read_json
 from lbproxy.control.admin.guard import who
 from lbproxy.control.admin.openapi import HEAVIEST, LONGEST_KEY, LONGEST_REASON
 from lbproxy.control.admin.reads import backend_in, find_backend
@@ -43,7 +43,7 @@ async def _reload(request: web.Request) -> web.Response:
 async def _check(request: web.Request) -> web.Response:
     """A configuration may name variables of the environment, and errors quote values: so this is not for everybody."""
     request.app[GUARD].check_write(request)
-    return document(await request.app[INSTANCE].check_text(await request.read()))
+    return document(await request.app[INSTANCE].check_text(await read_body(request)))
 
 
 async def _plan(request: web.Request) -> web.Response:
@@ -57,7 +57,7 @@ async def _plan(request: web.Request) -> web.Response:
             raise Rejected(400, "pool must name a pool")
         return document(await instance.plan_change(asked["pool"], list(_decisions(asked.get("backends")))))
     guard.check_write(request)
-    return document(await instance.plan_text(await request.read() or None))
+    return document(await instance.plan_text(await read_body(request) or None))
 
 
 async def _drain(request: web.Request) -> web.Response:
@@ -192,7 +192,7 @@ def _seconds(ttl: Any) -> float | None:
 
 
 async def _no_body(request: web.Request) -> None:
-    if await request.read():
+    if await read_body(request):
         raise Rejected(400, f"{request.path} takes no body")
 
 
