@@ -35,6 +35,7 @@ from lbproxy.core.balance import Pool
 from lbproxy.core.ring import Ring
 from lbproxy.core.sample import Keys
 from lbproxy.core.spec import Config, PoolSpec
+from lbproxy.ease import at_ease
 from lbproxy.observe.facts import process_families
 from lbproxy.observe.lines import iso_time
 from lbproxy.observe.names import KeyNames
@@ -211,9 +212,10 @@ class Views:
         name_of = self.names.get if self.supervisor.config.admin.show_keys else None
         return hot_keys_document(self._pool(pool), name_of, time.monotonic(), time.time())
 
-    def explain(self, pool: str, key: bytes, most: int = STEPS) -> Document:
+    async def explain(self, pool: str, key: bytes, most: int = STEPS) -> Document:
         found = self._pool(pool)
-        return key_document(found, key, self.being.pools[pool].words, self.supervisor.generation, most)
+        words, generation = self.being.pools[pool].words, self.supervisor.generation
+        return await at_ease(key_document(found, key, words, generation, most))
 
     # Plans.
 

@@ -358,7 +358,7 @@ class World:
     def hot_keys(self, pool: str) -> Document:
         return self.models[pool].hot_keys()
 
-    def explain(self, pool: str, key: bytes) -> Document:
+    async def explain(self, pool: str, key: bytes) -> Document:
         return self.models[pool].explain(key)
 
     def ring(self, pool: str) -> Ring | None:

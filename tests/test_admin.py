@@ -81,7 +81,7 @@ class Instance:
     def hot_keys(self, pool: str) -> dict[str, Any]:
         return {"pool": pool, "keys": []}
 
-    def explain(self, pool: str, key: bytes, most: int = 0) -> dict[str, Any]:
+    async def explain(self, pool: str, key: bytes, most: int = 0) -> dict[str, Any]:
         return {"pool": pool, "key_hex": key.hex(), "most": most}
 
     def ring(self, pool: str) -> Ring | None:

@@ -149,3 +149,19 @@ async def test_what_is_in_force_and_could_not_be_written_is_said_until_it_could(
         decided = await instance.decide("api", [Decision("b1", is_drained=True)], "kim", None, "", False)
         pinned = await instance.unpin("api", "ann", False, "kim")
         assert [decided["not_saved"], pinned["not_saved"], instance.info()["not_saved"]] == [None, None, []]
+
+
+async def test_the_event_loop_turns_while_a_long_preference_list_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "lbproxy.yaml"
+    listed = ", ".join(f"{{name: b{number}, url: 'http://127.0.0.1:{number}'}}" for number in range(1, 101))
+    file.write_text(TEXT.partition("pools:")[0] + f"pools: {{api: {{ring: {{vnodes: 8}}, backends: [{listed}]}}}}\n")
+    async with held(file, monkeypatch) as instance:
+        explaining = asyncio.create_task(instance.explain("api", b"ann", 100))
+        turns = 0
+        while not explaining.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert len({step["token"] for step in explaining.result()["preference"]}) == 100
+        assert turns >= 100

@@ -15,6 +15,7 @@ from lbproxy.core.account import OUT, Backend
 from lbproxy.core.balance import Pool
 from lbproxy.core.hashing import hash_key
 from lbproxy.core.ledger import DECISIONS, FAILOVER, NO_KEY, OWNER, PINNED, SPILL_FULL, SPILL_HOT
+from lbproxy.core.pieces import Pieces
 from lbproxy.core.reasons import reasons
 from lbproxy.observe.lines import iso_time
 from lbproxy.observe.names import MOST_NAMED
@@ -47,15 +48,16 @@ def hot_keys_document(pool: Pool, name_of: Callable[[int], str | None] | None, n
     return {"pool": pool.name, "mode": pool.spec.hot_keys.mode, "names_shown": name_of is not None, "keys": keys}
 
 
-def key_document(pool: Pool, key: bytes, words: Mapping[str, str], generation: int, most: int) -> Document:
-    """What happens to a key now, and the first `most` of its preference list. `words` are the backends' states."""
+def key_document(pool: Pool, key: bytes, words: Mapping[str, str], generation: int, most: int) -> Pieces[Document]:
+    """What happens to a key now, and the first `most` of its preference list. `words` are the backends' states. All of
+    it is of the moment of the first piece; to find the tokens, which stay where they are, takes one more for each."""
     h = hash_key(key)
     backend, decision, why = _decide(pool, key, h)
     hot = pool.account.hot.hot.get(h)
     pin = pool.pinned(key)
     listed = reasons(pool, h)
-    told = zip(listed[:most], islice(_steps(pool, h), most), strict=True)
-    return {
+    preference = [_preference(pool, each, reason, words[each.name]) for each, reason in listed[:most]]
+    made = {
         "pool": pool.name,
         "key": key.decode("utf-8", "backslashreplace"),
         "key_hex": key.hex(),
@@ -70,9 +72,13 @@ def key_document(pool: Pool, key: bytes, words: Mapping[str, str], generation: i
             "decision": DECISIONS[decision] if backend is not None else None,
             "why": why,
         },
-        "preference": [_preference(pool, each, reason, words[each.name], step) for (each, reason), step in told],
+        "preference": preference,
         "further": max(0, len(listed) - most),
     }
+    for told, step in zip(preference, islice(_steps(pool, h), most), strict=True):
+        told |= {"token": f"0x{step.token:016x}", "token_number": step.number, "distance_ratio": step.distance}
+        yield
+    return made
 
 
 def _steps(pool: Pool, h: int) -> Iterable[Step]:
@@ -118,16 +124,13 @@ def _why(pool: Pool, h: int, backend: Backend | None, decision: int) -> str:
     return sentences[decision]
 
 
-def _preference(pool: Pool, backend: Backend, reason: str, word: str, step: Step) -> Document:
+def _preference(pool: Pool, backend: Backend, reason: str, word: str) -> Document:
     return {
         "backend": backend.name,
         "address": str(backend.address),
         "zone": backend.spec.zone,
         "weight": backend.weight,
         "state": word,
-        "token": f"0x{step.token:016x}",
-        "token_number": step.number,
-        "distance_ratio": step.distance,
         "in_flight": pool.account.load(backend),
         "slots": pool.slots(backend),
         "may_serve": reason.endswith("may serve"),

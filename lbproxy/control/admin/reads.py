@@ -93,15 +93,15 @@ async def _hot_keys(request: web.Request) -> web.Response:
 
 
 async def _explain(request: web.Request) -> web.Response:
-    return _explained(request, dict(request.query))
+    return await _explained(request, dict(request.query))
 
 
 async def _explain_body(request: web.Request) -> web.Response:
     """The same with the key in the body, which no log and no history keeps."""
-    return _explained(request, await read_json(request))
+    return await _explained(request, await read_json(request))
 
 
-def _explained(request: web.Request, asked: dict[str, Any]) -> web.Response:
+async def _explained(request: web.Request, asked: dict[str, Any]) -> web.Response:
     only(asked, "key", "key_hex", "steps")
     text, octets = asked.get("key"), asked.get("key_hex")
     if len(asked.keys() & {"key", "key_hex"}) != 1:
@@ -117,7 +117,8 @@ def _explained(request: web.Request, asked: dict[str, Any]) -> web.Response:
         raise Rejected(400, "a key is a text")
     if not key:
         raise Rejected(400, "the key is empty, and an empty key counts as a missing one")
-    return document(request.app[INSTANCE].explain(request.match_info["pool"], key, _steps(asked.get("steps", STEPS))))
+    most = _steps(asked.get("steps", STEPS))
+    return document(await request.app[INSTANCE].explain(request.match_info["pool"], key, most))
 
 
 def _steps(asked: Any) -> int:

@@ -34,7 +34,8 @@ class Decision:
 
 
 class View(Protocol):
-    """Everything here answers at once from memory. Raises Rejected (404) for a pool that there is not."""
+    """Everything here answers from memory, and what is not `async` at once. Raises Rejected (404) for a pool that there
+    is not."""
 
     def readiness(self) -> tuple[bool, str]:
         """Whether traffic should be sent here, and why or why not in a few words."""
@@ -68,10 +69,6 @@ class View(Protocol):
         """The keys that have a place of their own, and who says so."""
         ...
 
-    def explain(self, pool: str, key: bytes, most: int = ...) -> Document:
-        """Where a request with this key would go now, and why; `most` is how much of its preference list is told."""
-        ...
-
     def ring(self, pool: str) -> Ring | None:
         """The ring in force; None when there is no such pool."""
         ...
@@ -86,6 +83,10 @@ class View(Protocol):
 
     def subscribe(self, notify: Callable[[], None]) -> Callable[[], None]:
         """Have `notify` called right after each event; returns what ends that."""
+        ...
+
+    async def explain(self, pool: str, key: bytes, most: int = ...) -> Document:
+        """Where a request with this key would go now, and why; `most` is how much of its preference list is told."""
         ...
 
     async def plan_change(self, pool: str, decisions: Sequence[Decision]) -> Document:

@@ -78,7 +78,7 @@ def add_page(app: web.Application, source: Source, clock: Clock = time.monotonic
     app[WATCH] = Watch(source, clock, wall)
 
     async def index(request: web.Request) -> web.Response:
-        return _html(request, app[WATCH].page(version, _said(app[WATCH], request)))
+        return _html(request, app[WATCH].page(version, await _said(app[WATCH], request)))
 
     async def asset(request: web.Request) -> web.StreamResponse:
         found = assets.get(request.match_info["name"])
@@ -139,20 +139,20 @@ def _takes_gzip(request: web.Request) -> bool:
 # A key
 
 
-def _said(watch: Watch, request: web.Request) -> dict[int, str]:
+async def _said(watch: Watch, request: web.Request) -> dict[int, str]:
     """The answer about the key in the query, by the number of its pool; nothing when none was asked about."""
     pool, key = request.query.get("pool", ""), request.query.get("key", "")
     number = watch.number_of(pool) if key else None
     if number is None:
         return {}
-    return {number: _about(watch, number, pool, key)}
+    return {number: await _about(watch, number, pool, key)}
 
 
-def _about(watch: Watch, number: int, pool: str, key: str) -> str:
+async def _about(watch: Watch, number: int, pool: str, key: str) -> str:
     encoded = key.encode("utf-8", "surrogateescape")
     if len(encoded) > LONGEST_KEY:
         return keys.failed(number, f"That key is longer than {LONGEST_KEY} bytes.")
-    return keys.answer(number, watch.source.explain(pool, encoded))
+    return keys.answer(number, await watch.source.explain(pool, encoded))
 
 
 async def _key(request: web.Request) -> web.Response:
@@ -161,7 +161,7 @@ async def _key(request: web.Request) -> web.Response:
     number = watch.number_of(pool)
     if number is None:
         raise web.HTTPNotFound
-    return _html(request, _about(watch, number, pool, key) if key else keys.nothing(number))
+    return _html(request, await _about(watch, number, pool, key) if key else keys.nothing(number))
 
 
 # The live feed
