@@ -11,18 +11,21 @@ from typing import Any
 
 import pytest
 
+from lbproxy.control.admin.key_documents import key_document
 from lbproxy.control.admin.openapi import LONGEST_KEY
 from lbproxy.control.pins import MOST_PINS, Pins, SetPin, pin_store
 from lbproxy.control.reach import Admin
 from lbproxy.control.source import Source
 from lbproxy.control.store import StoreBroken
-from lbproxy.core.pieces import Pieces
+from lbproxy.core.account import OUT, SERVING
+from lbproxy.core.pieces import Pieces, at_once
 from lbproxy.core.snapshot import Weights
 from lbproxy.core.spec import Address, BackendSpec, Config, ListenerSpec, Pin, PoolSpec, Route
 from lbproxy.exits import Stop
 from lbproxy.instance import Instance
 from lbproxy.observe.journal import Stderr
 from tests.running import Backends, Proxy, backend_list, get
+from tests.test_balance import fill, one, pool_spec
 from tests.test_operating import CALM, cli
 
 BACKENDS = tuple(BackendSpec(name, Address("127.0.0.1", 1)) for name in ("b1", "b2"))
@@ -212,3 +215,19 @@ async def test_pins_over_the_admin_api(tmp_path: Path, backends: Backends) -> No
         assert (await cli(proxy, "reload"))[0] == 0
         assert [pin["key"] for pin in (await ask(admin, "GET"))["pins"]] == ["eve", "ann"]
     assert [each.pin.key for each in pin_store(f"{socket}.pins").load()] == ["ann"]
+
+
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        (OUT, "which cannot serve, and may go nowhere else"),
+        (SERVING, "which is full: the request waits for a seat, as it may go nowhere else"),
+    ],
+)
+def test_explain_tells_a_strict_pin_that_is_out_from_one_that_is_full(state: int, what: str) -> None:
+    full = BackendSpec("b0", Address("127.0.0.1", 9000), max_in_flight=1)
+    pool = one(pool_spec([full, *pool_spec(2).backends[1:]], pins=(Pin("kim", "b0", on_down="reject"),)))
+    fill(pool, "b0", 1)
+    pool.adopt({"b0": state})
+    document = at_once(key_document(pool, b"kim", dict.fromkeys(pool.backends, "up"), 1, 10))
+    assert document["decision"] == {"backend": None, "decision": None, "why": f"the key is pinned to b0, {what}"}

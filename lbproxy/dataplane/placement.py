@@ -24,7 +24,7 @@ def follow_guide(exchange: Exchange, pool: Pool) -> bool:
         exchange.cookie_backend = _backend_of_cookie(exchange, pool, pool.cookies)
     backend = _guided(exchange, pool)
     if backend is None:
-        return _is_rejected(exchange, pool)
+        return _has_no_other_place(exchange, pool)
     exchange.decision = PINNED
     if exchange.h != NO_HASH:
         exchange.owner = pool.owner(exchange.h)
@@ -37,24 +37,41 @@ def _guided(exchange: Exchange, pool: Pool) -> Backend | None:
     there is no such thing, or it leads nowhere now. The pool may be a newer one than the request began with."""
     if exchange.h != NO_HASH and pool.account.homes is not None:
         home = pool.home(exchange.h)
-        if home is not None and _has_room(pool, home):
+        if home is not None and has_room(pool, home):
             return home
     named = exchange.cookie_backend
     if named is not None and pool.cookies is not None:
         backend = pool.backends.get(named.name)
-        if backend is not None and _has_room(pool, backend):
+        if backend is not None and has_room(pool, backend):
             return backend
     pin = pool.pinned(exchange.key) if exchange.key is not None else None
     if pin is not None:
         backend = pool.backends.get(pin.backend)
-        if backend is not None and _has_room(pool, backend):
+        if backend is not None and has_room(pool, backend):
             return backend
     return None
 
 
-def _has_room(pool: Pool, backend: Backend) -> bool:
+def has_room(pool: Pool, backend: Backend) -> bool:
     """Whether a backend can serve whom something sends there, drained or not."""
     return backend.state != OUT and pool.account.load(backend) < backend.limit
+
+
+def only_place(exchange: Exchange, pool: Pool) -> Backend | None:
+    """The backend that may serve the request when no other one may, for a strict pin says so; else None."""
+    pin = pool.pinned(exchange.key) if pool.has_guides and exchange.key is not None else None
+    return pool.backends.get(pin.backend) if pin is not None and pin.on_down == "reject" else None
+
+
+def may_wait(exchange: Exchange, pool: Pool) -> bool:
+    """Whether there is a backend that has not been tried and could serve the request if it had room."""
+    only = only_place(exchange, pool)
+    return pool.has_others(exchange.tried) if only is None else only.state != OUT and only not in exchange.tried
+
+
+def is_choosy(exchange: Exchange, pool: Pool) -> bool:
+    """Whether the request may find no seat where others find one."""
+    return bool(exchange.tried) or only_place(exchange, pool) is not None
 
 
 def _backend_of_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> Backend | None:
@@ -64,12 +81,16 @@ def _backend_of_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) 
     return pool.backends.get(name) if name is not None else None
 
 
-def _is_rejected(exchange: Exchange, pool: Pool) -> bool:
-    """Whether the request's pin is a strict one, whose backend cannot serve; then it has been refused."""
-    pin = pool.pinned(exchange.key) if exchange.key is not None else None
-    if pin is None or pin.on_down != "reject" or pin.backend not in pool.backends:
+def _has_no_other_place(exchange: Exchange, pool: Pool) -> bool:
+    """Whether a strict pin says where the request is to go, though that cannot serve now; then it waits there, or has
+    been refused."""
+    only = only_place(exchange, pool)
+    if only is None:
         return False
-    exchange.refuse(503, "pin_down")
+    if only.state == OUT:
+        exchange.refuse(503, "pin_down")
+    else:
+        wait_for_seat(exchange, pool)
     return True
 
 
@@ -111,21 +132,24 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
     tried = exchange.tried
     backend: Backend | None
     guided = _guided(exchange, pool) if pool.has_guides and not tried else None
+    only = only_place(exchange, pool)
     if guided is not None:
         backend, decision = guided, PINNED
+    elif only is not None:
+        backend, decision = only if only not in tried and has_room(pool, only) else None, RETRY
     elif tried:
         backend, decision = pool.successor(h, tried), RETRY
     elif h != NO_HASH:
         backend, decision = pool.pick(h)
     else:
         backend, decision = pool.least_loaded()
-    if backend is None and pool.has_others(tried):
+    if backend is None and may_wait(exchange, pool):
         return False
     exchange.is_waiting = False
     exchange.pool = pool
     if backend is None:
         exchange.retried_for = -1
-        exchange.refuse(503, "no_backend")
+        exchange.refuse(503, "no_backend" if only is None else "pin_down")
     else:
         exchange.decision = decision
         if h != NO_HASH:

@@ -26,7 +26,7 @@ from lbproxy.core.memo import keep
 from lbproxy.core.snapshot import Snapshot
 from lbproxy.core.spec import ListenerSpec
 from lbproxy.dataplane.ids import Ids
-from lbproxy.dataplane.placement import take_seat
+from lbproxy.dataplane.placement import is_choosy, take_seat
 from lbproxy.dataplane.turn import Turn
 from lbproxy.dataplane.wire import RequestParser, ResponseParser
 
@@ -171,7 +171,7 @@ class Plane:
             exchange = cast("Exchange", waiting.popleft())
             if not take_seat(exchange, current):
                 still_waiting.append(exchange)
-                if not exchange.tried:
+                if not is_choosy(exchange, current):
                     break
         waiting.extendleft(reversed(still_waiting))
 

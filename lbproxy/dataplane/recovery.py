@@ -62,7 +62,7 @@ from lbproxy.dataplane.deadlines import (
     DUE_TUNNEL,
     DUE_UPSTREAM,
 )
-from lbproxy.dataplane.placement import wait_for_seat
+from lbproxy.dataplane.placement import has_room, may_wait, only_place, wait_for_seat
 from lbproxy.dataplane.plane import monotonic
 from lbproxy.dataplane.settling import code_class, end_retry, settle, tell
 
@@ -152,7 +152,7 @@ def _go_on(exchange: Exchange, phase: int, error: int) -> None:
                 exchange.retried_for = _REASONS[error]
                 exchange.attempt_later(following)
                 return
-        elif exchange.plane.latest(pool).has_others(exchange.tried) and _may_draw(exchange, pool, phase, is_news):
+        elif may_wait(exchange, exchange.plane.latest(pool)) and _may_draw(exchange, pool, phase, is_news):
             # The others are only full just now: wait, as a request does whose owner is out.
             wait_for_seat(exchange, pool, _REASONS[error])
             return
@@ -251,7 +251,11 @@ def _next(exchange: Exchange, pool: Pool) -> Backend | None:
     """The next backend that has not been tried and has room."""
     h = exchange.h
     latest = exchange.plane.latest(pool)
-    following = latest.successor(h, exchange.tried)
+    only = only_place(exchange, latest)
+    if only is None:
+        following = latest.successor(h, exchange.tried)
+    else:
+        following = only if only not in exchange.tried and has_room(latest, only) else None
     if following is not None and latest is not pool and h != NO_HASH:
         exchange.owner = latest.owner(h)  # it may have changed meanwhile
     return following

@@ -99,7 +99,8 @@ def _decide(pool: Pool, key: bytes, h: int) -> tuple[Backend | None, int, str]:
         if pinned.state != OUT and account.load(pinned) < pinned.limit:
             return pinned, PINNED, f"the key is pinned to {pinned.name}"
         if pin.on_down == "reject":
-            return None, PINNED, f"the key is pinned to {pinned.name}, which cannot serve, and may go nowhere else"
+            what = "cannot serve, and" if pinned.state == OUT else "is full: the request waits for a seat, as it"
+            return None, PINNED, f"the key is pinned to {pinned.name}, which {what} may go nowhere else"
     backend, decision = pool.pick(h)
     return backend, decision, _why(pool, h, backend, decision)
 
