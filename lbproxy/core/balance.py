@@ -280,9 +280,10 @@ class Pool:
                 return backend
         return None
 
-    def has_others(self, tried: Collection[Backend]) -> bool:
-        """Whether any backend is eligible that has not been tried, full or not."""
-        return any(backend.eligible and backend not in tried for backend in self.backends.values())
+    def has_others(self, tried: Collection[Backend] = ()) -> bool:
+        """Whether any backend is eligible that has not been tried, full or not. One of no weight is only in panic, and
+        is on no list even then."""
+        return any(each.eligible and each.weight and each not in tried for each in self.backends.values())
 
     def least_loaded(self, tried: Collection[Backend] = ()) -> tuple[Backend | None, int]:
         """The backend for a request without a key: the fewest in flight by weight, then the fewest served by weight,

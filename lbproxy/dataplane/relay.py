@@ -206,7 +206,7 @@ class Exchange(Finished):
         if backend is not None:
             self.decision = decision
             self.attempt(backend)
-        elif pool.eligible:
+        elif pool.has_others():
             wait_for_seat(self, pool)
         else:
             self.refuse(503, "no_backend")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 
 from lbproxy.core import ledger
-from lbproxy.core.account import OUT, SERVING
+from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.retry import REFUSALS
 from lbproxy.core.spec import Queue, Retry, Route
 from lbproxy.dataplane.turn import BUSY
@@ -778,3 +778,16 @@ async def test_a_request_leaves_a_backend_that_is_out_as_soon_as_another_one_has
             assert [status(octets) for octets in await asyncio.gather(*asking)] == [200, 200]
             assert [(line.backend, line.attempts) for line in proxy.lines] == [("b1", 1), ("b1", 2)]
             assert (proxy.retries("out", "success"), counted(proxy)) == (1, 1)
+
+
+@pytest.mark.parametrize(("key", "code"), [(b"kim", 502), (b"", 502), (b"kim", 503)])
+async def test_in_panic_nobody_waits_for_a_backend_of_no_weight(key: bytes, code: int) -> None:
+    async with backend(closing) as b0:
+        pool = replace(pool_of(b0.port, b0.port), panic="serve_all", queue=Queue(timeout=PATIENCE_S))
+        weights = (0.0 if code == 503 else 1.0, 0.0)
+        backends = tuple(replace(each, weight=weight) for each, weight in zip(pool.backends, weights, strict=True))
+        async with running(replace(pool, backends=backends)) as proxy:
+            proxy.plane.adopt({"p": {"b0": DRAINING if code == 503 else OUT, "b1": DRAINING}})
+            assert status(await proxy.ask(request(key=key))) == code
+            assert [line.reason for line in proxy.lines] == ["no_backend" if code == 503 else "bad_gateway"]
+            assert proxy.pool_cell(ledger.POOL_RETRIES_REFUSED) == 0
