@@ -44,6 +44,10 @@ CASES: dict[str, list[bytes]] = {
         b"GET /p<q HTTP/1.1\r\nHost: api.test\r\n\r\n",
         b"GET /%2 HTTP/1.1\r\nHost: api.test\r\n\r\n",
     ],
+    "a `Connection` that names": [
+        HEAD + b"Connection: X-User-ID\r\n\r\n",
+        HEAD + b"Connection: keep-alive, x-forwarded-for\r\n\r\n",
+    ],
     "`Content-Length` that is not a number": [
         HEAD + b"Content-Length: +1\r\n\r\n",
         HEAD + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\n",

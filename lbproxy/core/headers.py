@@ -173,14 +173,28 @@ class RequestShape(Shape):
         "traceparent", "upgrade", "via",
     )  # fmt: skip
 
-    def __init__(self, names: Names, dropped: frozenset[bytes], keeps_traces: bool = False) -> None:
-        """`keeps_traces`: a single `traceparent` is kept, with its `tracestate`; anything else of the kind is not."""
+    def __init__(
+        self,
+        names: Names,
+        dropped: frozenset[bytes],
+        keeps_traces: bool = False,
+        keys: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """`keeps_traces`: a single `traceparent` is kept, with its `tracestate`; anything else of the kind is not.
+        `keys` are the fields that requests are routed by, in lower case; what may be taken for one of them is not kept.
+        """
         lower = [name.lower() for name in names]
         traceparents = lower.count(b"traceparent")
         if keeps_traces and traceparents != 1:
             dropped |= TRACE_FIELDS
         undisguised = _NOT_IN_DISGUISE | dropped
-        disguised = [name for name in lower if b"_" in name and name.replace(b"_", b"-") in undisguised]
+        like_keys = frozenset([with_hyphens(key) for key in keys])
+        disguised = [
+            name
+            for name in lower
+            if (b"_" in name and with_hyphens(name) in undisguised)
+            or (name not in keys and with_hyphens(name) in like_keys)
+        ]
         if disguised:
             dropped |= frozenset(disguised)
         super().__init__(names, dropped)
@@ -206,16 +220,22 @@ class RequestShape(Shape):
 class RequestShapes:
     """The memo of request shapes under one policy; bounded, since names come from anyone."""
 
-    __slots__ = ("_dropped", "_keeps_traces", "known")
+    __slots__ = ("_dropped", "_keeps_traces", "_keys", "known")
 
-    def __init__(self, dropped: frozenset[bytes] = frozenset(), keeps_traces: bool = False) -> None:
+    def __init__(
+        self,
+        dropped: frozenset[bytes] = frozenset(),
+        keeps_traces: bool = False,
+        keys: frozenset[bytes] = frozenset(),
+    ) -> None:
         self._dropped = HOP_BY_HOP | dropped
         self._keeps_traces = keeps_traces
+        self._keys = keys
         self.known: Final[dict[Names, RequestShape]] = {}
 
     def learn(self, names: Names) -> RequestShape:
         """The shape of these names; the hot path looks into `known` first."""
-        shape = RequestShape(names, self._dropped, self._keeps_traces)
+        shape = RequestShape(names, self._dropped, self._keeps_traces, self._keys)
         if not shape.is_large:
             keep(self.known, _MEMO_LIMIT, names, shape)
         return shape
@@ -339,6 +359,11 @@ def is_valid_target(target: bytes) -> bool:
     return b"#" not in target and _ODD_IN_PATH.search(path) is None
 
 
+def with_hyphens(name: bytes) -> bytes:
+    """The field name that frameworks which follow CGI take for the same one."""
+    return name.replace(b"_", b"-")
+
+
 def is_token(value: bytes) -> bool:
     """Whether the octets are an RFC 9110 5.6.2 token."""
     return _TOKEN.fullmatch(value) is not None
@@ -392,7 +417,7 @@ def trailer_lines(fields: list[tuple[bytes, bytes]], named: frozenset[bytes] = f
     lines = []
     for name, value in fields:
         lower = name.lower()
-        plain = lower.replace(b"_", b"-")
+        plain = with_hyphens(lower)
         if lower not in named and plain not in named and plain not in NOT_IN_TRAILERS:
             lines.append(b"%b: %b\r\n" % (name, value))
     return b"".join(lines)

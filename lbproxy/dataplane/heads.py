@@ -208,6 +208,9 @@ def _take_special_head(
     exchange = downstream.exchange
     policy = plane.snapshot.headers
     without: frozenset[bytes] = connection.named
+    if without and not without.isdisjoint(plane.not_in_connection):
+        # A proxy before us may pass on what a client has there, and has written these fields itself.
+        raise BadMessage(400, "bad_request", "Connection names a field that is meant for the backend")
     extra = _body_lines(downstream, shape, values, minor)
     if shape.content_length >= 0:
         without |= _LENGTH_FIELD
@@ -269,7 +272,7 @@ def _body_lines(downstream: Downstream, shape: RequestShape, values: Values, min
         exchange.is_chunked = True
         # Nor do trailers say once more what requests are routed by (RFC 9110 6.5.1): a backend may take them for the
         # head's.
-        exchange.request_named = downstream.plane.key_fields | connection_of(shape, values).named
+        exchange.request_named = downstream.plane.key_names | connection_of(shape, values).named
         exchange.down = states.BODY
         downstream.decoder = ChunkedDecoder(is_request=True)
         return CHUNKED_LINE

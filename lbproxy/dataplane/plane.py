@@ -20,6 +20,7 @@ from lbproxy.core.headers import (
     X_FORWARDED,
     RequestShapes,
     ResponseShapes,
+    with_hyphens,
 )
 from lbproxy.core.ledger import Cells
 from lbproxy.core.memo import keep
@@ -56,9 +57,11 @@ class Plane:
         "ids",
         "is_over",
         "key_fields",
+        "key_names",
         "loop",
         "log",
         "most_clients",
+        "not_in_connection",
         "now",
         "report",
         "requests",
@@ -119,18 +122,21 @@ class Plane:
         self.snapshot = snapshot
         self.adds_forwarded = policy.forwarded
         self.ids.follow(policy, snapshot.tracing)
-        self.untrusted_shapes = RequestShapes(untrusted | made, keeps_traces)
-        self.trusted_shapes = RequestShapes(trusted | made, keeps_traces)
-        self.response_shapes = ResponseShapes()
-        # The fields that requests are routed by, in lower case and with hyphens.
+        # The fields that requests are routed by, in lower case; with hyphens, as trailers are held against them; and
+        # together with others that a proxy before us may have written, for the backend and not for us alone.
         self.key_fields = frozenset(
             [
-                source.name.lower().replace("_", "-").encode()
+                source.name.lower().encode()
                 for pool in snapshot.pools.values()
                 for source in pool.spec.sticky.keys
                 if source.kind == "header"
             ]
         )
+        self.key_names = frozenset([with_hyphens(name) for name in self.key_fields])
+        self.not_in_connection = self.key_fields | FORWARDING | FORWARDED_BY_OTHERS
+        self.untrusted_shapes = RequestShapes(untrusted | made, keeps_traces, self.key_fields)
+        self.trusted_shapes = RequestShapes(trusted | made, keeps_traces, self.key_fields)
+        self.response_shapes = ResponseShapes()
         via = policy.via.encode()
         self.via_name = via.lower()
         # The Via line for a request received as HTTP/1.0 and as HTTP/1.1 (RFC 9110 7.6.3).

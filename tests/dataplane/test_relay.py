@@ -706,6 +706,38 @@ async def test_fields_in_disguise_do_not_go_on(is_trusted: bool, is_odd: bool) -
         assert b"X_Other: 7\r\n" in b0.octets
 
 
+@pytest.mark.parametrize("extra", [b"", b"Connection: X-Other\r\n"])
+async def test_what_may_be_taken_for_the_key_header_does_not_go_on(extra: bytes) -> None:
+    """HAProxy passes it on, beside the user's id that it has made sure of itself."""
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
+        extra += b"X_User_ID: eve\r\nx_user-id: eve\r\n"
+        assert parts(await proxy.ask(request(key=b"ann", extra=extra)))[0] == 200
+        assert proxy.lines[0].key == b"ann"
+        assert b"\r\nX-User-ID: ann\r\n" in b0.octets
+        assert b"eve" not in b0.octets
+
+
+async def test_a_key_header_with_an_underscore_goes_on_and_what_may_be_taken_for_it_does_not() -> None:
+    sticky = Sticky(keys=(KeySource("header", "User_Id"),))
+    async with backend(answering(answer())) as b0, running(replace(pool_of(b0.port), sticky=sticky)) as proxy:
+        assert parts(await proxy.ask(request(extra=b"user_id: ann\r\nUser-Id: eve\r\n")))[0] == 200
+        assert proxy.lines[0].key == b"ann"
+        assert b"\r\nuser_id: ann\r\n" in b0.octets
+        assert b"eve" not in b0.octets
+
+
+@pytest.mark.parametrize("name", [b"X-User-ID", b"x-user-id", b"X-Forwarded-For", b"Forwarded", b"X-Real-IP"])
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_connection_takes_out_nothing_that_a_proxy_before_us_has_set(name: bytes, is_trusted: bool) -> None:
+    """HAProxy passes on what a client has in Connection, beside the user's id that it has made sure of itself."""
+    trusted = ("127.0.0.0/8",) if is_trusted else ()
+    async with backend(answering(answer())) as b0, running(pool_of(b0.port), trusted=trusted) as proxy:
+        extra = b"X-Real-IP: 1.2.3.4\r\nConnection: X-Other, %b\r\n" % name
+        assert parts(await proxy.ask(request(extra=extra)))[0] == 400
+        assert proxy.lines[0].reason == "bad_request"
+        assert not b0.octets
+
+
 async def test_an_offer_of_h2c_does_not_go_on() -> None:
     async with backend(answering(answer())) as b0, running(pool_of(b0.port)) as proxy:
         for offer in (b"h2c", b"H2C", b"websocket, h2c", b"h2c/1"):
