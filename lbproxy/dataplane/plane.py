@@ -175,7 +175,13 @@ class Plane:
         still_waiting: list[Exchange] = []
         while waiting:
             exchange = cast("Exchange", waiting.popleft())
-            if not take_seat(exchange, current):
+            try:
+                has_seat = take_seat(exchange, current)
+            except Exception as error:
+                exchange.is_waiting = False
+                exchange.downstream.fail("a request that waited could not have its seat", error)
+                continue
+            if not has_seat:
                 still_waiting.append(exchange)
                 if not is_choosy(exchange, current):
                     break

@@ -1148,6 +1148,46 @@ async def test_what_is_full_waits_and_is_served_in_order_or_told_when_to_come_ba
             assert parts(await first)[0] == 200
 
 
+@interpreted_only
+async def test_what_goes_wrong_with_one_that_waits_for_a_seat_is_not_the_others_affair() -> None:
+    gates = [asyncio.Semaphore(0), asyncio.Semaphore(0)]
+
+    def talking(gate: asyncio.Semaphore) -> Talk:
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while True:
+                await read_head(reader)
+                await gate.acquire()
+                writer.write(answer())
+
+        return talk
+
+    async with backend(talking(gates[0])) as b0, backend(talking(gates[1])) as b1:
+        pool = pool_of(b0.port, b1.port)
+        seats = tuple(replace(each, max_in_flight=1) for each in pool.backends)
+        async with running(replace(pool, backends=seats, queue=Queue(timeout=PATIENCE_S))) as proxy:
+            told: list[str] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+            waiting = proxy.pool.account.waiting
+            asked = [asyncio.create_task(proxy.ask(request())) for _ in range(2)]
+            await proxy.settled(lambda: proxy.pool.account.in_flight == 2)
+            for count in (1, 2, 3):
+                asked.append(asyncio.create_task(proxy.ask(request())))
+                await proxy.settled(lambda count=count: len(waiting) == count)  # type: ignore[misc]
+            once, broken, _ = cast("list[Exchange]", list(waiting))
+            once.tried.append(proxy.pool.backends["b0"])  # it has been there, and waits for the other one
+            broken.h = cast(int, "no hash")
+            gates[0].release()
+            assert await asked[3] == b""
+            gates[0].release()
+            assert parts(await asked[4])[0] == 200
+            assert not asked[2].done()
+            for _ in range(2):
+                gates[1].release()
+            assert [parts(await asked[at])[0] for at in (0, 1, 2)] == [200] * 3
+            assert told == ["a request that waited could not have its seat"]
+            assert not waiting
+
+
 async def test_a_backend_has_no_more_connections_than_it_may() -> None:
     gate = asyncio.Semaphore(0)
     open_now = most = 0
