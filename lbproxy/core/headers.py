@@ -33,7 +33,15 @@ PROTECTED: Final = frozenset((b"host", b"content-length", b"date", b"x-request-i
 # Others in which proxies say how a request came to them, and from where. They are not written here, and no more to be
 # believed from a stranger than those that are: frameworks make addresses, links, schemes and certificates of them.
 FORWARDED_BY_OTHERS: Final = frozenset(
-    (b"client-ip", b"x-client-ip", b"x-cluster-client-ip", b"x-real-ip",
+    # whose request it is, to applications and to the libraries that they ask ...
+    (b"client-ip", b"forwarded-for", b"proxy-client-ip", b"true-client-ip", b"wl-proxy-client-ip", b"x-client-ip",
+     b"x-cluster-client-ip", b"x-envoy-external-address", b"x-forwarded", b"x-original-forwarded-for",
+     b"x-proxyuser-ip", b"x-real-ip", b"x-remote-addr", b"x-remote-ip",
+     # ... where it came through one of the large networks ...
+     b"cf-connecting-ip", b"cf-connecting-ipv6", b"cf-pseudo-ipv4", b"cloudfront-viewer-address",
+     b"do-connecting-ip", b"fastly-client-ip", b"fly-client-ip", b"incap-client-ip", b"x-appengine-user-ip",
+     b"x-azure-clientip", b"x-azure-socketip", b"x-nf-client-connection-ip", b"x-vercel-forwarded-for",
+     # ... and how it came
      b"x-forwarded-by", b"x-forwarded-client-cert", b"x-forwarded-method", b"x-forwarded-path", b"x-forwarded-port",
      b"x-forwarded-prefix", b"x-forwarded-protocol", b"x-forwarded-scheme", b"x-forwarded-server", b"x-forwarded-ssl",
      b"x-forwarded-tls-client-cert", b"x-forwarded-tls-client-cert-info", b"x-forwarded-uri")

@@ -679,7 +679,14 @@ async def test_a_stranger_does_not_say_what_its_address_is(
     x_forwarded: Literal["append", "off", "pass"], is_trusted: bool
 ) -> None:
     """Many an application believes the first of these that is there."""
-    names = (b"X-Real-IP", b"x-client-ip", b"X-Cluster-Client-IP", b"Client-IP", b"X_Real_Ip")
+    names = (
+        b"X-Real-IP", b"x-client-ip", b"X-Cluster-Client-IP", b"Client-IP", b"X_Real_Ip", b"True-Client-IP",
+        b"CF-Connecting-IP", b"CF-Connecting-IPv6", b"CF-Pseudo-IPv4", b"Fastly-Client-IP", b"Fly-Client-IP",
+        b"X-Azure-ClientIP", b"X-Azure-SocketIP", b"X-Appengine-User-IP", b"DO-Connecting-IP", b"Incap-Client-IP",
+        b"CloudFront-Viewer-Address", b"X-NF-Client-Connection-IP", b"X-Vercel-Forwarded-For",
+        b"X-Envoy-External-Address", b"X-Original-Forwarded-For", b"X-Forwarded", b"Forwarded-For",
+        b"Proxy-Client-IP", b"WL-Proxy-Client-IP", b"X-ProxyUser-IP", b"X-Remote-IP", b"X-Remote-Addr",
+    )  # fmt: skip
     extra = b"".join(b"%b: 6.6.6.6\r\n" % name for name in names)
     async with backend(answering(answer())) as b0, forwarding(b0.port, x_forwarded, is_trusted) as proxy:
         chunked = request("POST", "/", extra + b"Transfer-Encoding: chunked\r\n") + b"0\r\nX-Real-IP: 7.7.7.7\r\n\r\n"
