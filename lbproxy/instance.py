@@ -32,6 +32,7 @@ from lbproxy.control.wellbeing import Mandate, Traffic, Wellbeing
 from lbproxy.core.ledger import (
     BACKEND_ERRORS,
     BACKEND_IN_FLIGHT,
+    BACKEND_LOOPS,
     BACKEND_REQUESTS,
     BACKEND_UPGRADED_OPEN,
     CODE_CLASSES,
@@ -144,9 +145,8 @@ class Instance(Views):
         first, errors = row + BACKEND_REQUESTS, row + BACKEND_ERRORS
         good = sum(sum(cells[first : first + _GOOD]) for cells in slabs)
         bad = sum(cells[first + _GOOD] + sum(cells[errors : errors + len(UPSTREAM_ERRORS)]) for cells in slabs)
-        return Traffic(
-            good, bad, sum(cells[row + BACKEND_IN_FLIGHT] + cells[row + BACKEND_UPGRADED_OPEN] for cells in slabs)
-        )
+        in_flight = sum(cells[row + BACKEND_IN_FLIGHT] + cells[row + BACKEND_UPGRADED_OPEN] for cells in slabs)
+        return Traffic(good, bad, in_flight, sum(cells[row + BACKEND_LOOPS] for cells in slabs))
 
     # Reloading.
 

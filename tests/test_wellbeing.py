@@ -167,6 +167,21 @@ def test_a_workers_word_ejects_and_what_is_spared_is_counted() -> None:
     assert clocked.told[-1]["api"]["b1"] == SERVING
 
 
+def test_loops_are_no_failures_of_the_backend_whenever_their_answers_end() -> None:
+    clocked = Clocked()
+    clocked.all_up()
+    bad = loops = 0
+    for begun, ended, others in [(0, 0, 0), (30, 0, 0), (0, 30, 0), (40, 40, 10), (0, 0, 0)]:
+        bad, loops = bad + ended + others, loops + begun
+        clocked.traffic["api", "b1"] = Traffic(0, bad, 3, loops)
+        clocked.being.look()
+        clocked.now += 1.0
+    assert clocked.being.tallies["api", "b1"].ejections == {}
+    clocked.traffic["api", "b1"] = Traffic(0, bad + 30, 3, loops)
+    clocked.being.look()
+    assert clocked.being.tallies["api", "b1"].ejections == {"failure_rate": 1}
+
+
 def test_a_failure_rate_in_the_slabs_ejects() -> None:
     clocked = Clocked()
     clocked.all_up()

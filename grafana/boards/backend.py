@@ -229,9 +229,11 @@ def _traffic() -> Row:
             timeseries(
                 8,
                 "Failures",
-                "Failures between the proxies and this backend per second, by reason.",
+                "Failures between the proxies and this backend per second, by reason. Loops are its answers with 508, "
+                "which speak against the request.",
                 "ops",
                 query(by("reason", BACKEND.rate("upstream_errors_total")), "{{reason}}"),
+                query(by("", BACKEND.rate("upstream_loops_total")), "loops"),
                 stack="normal",
             ),
         ),

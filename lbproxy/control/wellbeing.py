@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, final
 
 from lbproxy.control.overrides import Ended, Override, Overrides, What
@@ -53,11 +53,14 @@ class Orders(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a backend has done so far, and what it holds now, tunnels included."""
+    """What a backend has done so far, and what it holds now, tunnels included. `loops` of the bad answers speak against
+    the request and not against the backend; such a one is counted as a loop first, and as bad when all of it has
+    come."""
 
     good: int
     bad: int
     in_flight: int
+    loops: int = 0
 
 
 @dataclass(slots=True)
@@ -206,10 +209,12 @@ class Wellbeing:
         if not is_rated or before is None:
             return has_changed
         good, bad = traffic.good - before.good, traffic.bad - before.bad
-        if good < 0 or bad < 0:
+        if good < 0 or bad < 0 or traffic.loops < before.loops:
             return has_changed
+        loops = min(bad, traffic.loops - before.loops)
+        tally.traffic = replace(traffic, loops=before.loops + loops)
         spared = state.health.spared
-        if state.health.observe_counts(backend, good, bad, now):
+        if state.health.observe_counts(backend, good, bad - loops, now):
             self._tell_ejection(state, backend, "failure_rate", "")
             return True
         if state.health.spared > spared:

@@ -237,6 +237,11 @@ BACKEND_COLUMNS: Final[tuple[Column, ...]] = (
     ),
     *_family("route_spills_total", "Requests of the backend's keys served elsewhere.", "reason", SPILL_REASONS),
     Column("route_spills_received_total", "counter", "Requests of others' keys served here."),
+    Column(
+        "upstream_loops_total",
+        "counter",
+        "Answers with 508: the request goes round in a circle. Ejection does not count them as failures.",
+    ),
     *_family("upstream_errors_total", "Failures between the proxy and the backend.", "reason", UPSTREAM_ERRORS),
     Column(
         "upstream_request_duration_seconds",
@@ -254,7 +259,8 @@ BACKEND_UPGRADED_OPEN: Final = 9
 BACKEND_OWNED: Final = 10
 BACKEND_SPILLS: Final = 11  # + index into SPILL_REASONS
 BACKEND_SPILLS_RECEIVED: Final = 15
-BACKEND_ERRORS: Final = 16  # + index into UPSTREAM_ERRORS
+BACKEND_LOOPS: Final = 16
+BACKEND_ERRORS: Final = 17  # + index into UPSTREAM_ERRORS
 BACKEND_DURATION: Final = BACKEND_ERRORS + len(UPSTREAM_ERRORS)
 
 # Where a histogram's sum stands, counted from its first cell: behind its buckets.

@@ -29,6 +29,7 @@ from lbproxy.core.exchange import (
 from lbproxy.core.hashing import NO_HASH
 from lbproxy.core.ledger import (
     BACKEND_ERRORS,
+    BACKEND_LOOPS,
     BACKEND_REQUESTS,
     CLIENT_ABORT,
     CLOSED_EARLY,
@@ -166,7 +167,9 @@ def try_elsewhere(exchange: Exchange, status: int, is_complete: bool) -> bool:
     True when another backend is asked instead."""
     pool, backend = exchange.attempting()
     # A lower one speaks against the request, and so does a loop: anyone can write a Via field that looks like one.
-    if status >= 500 and status != 508:
+    if status == 508:
+        exchange.plane.cells[backend.row + BACKEND_LOOPS] += 1
+    elif status >= 500:
         exchange.plane.note_failure(pool, backend, "status")
     if status not in pool.spec.retry.statuses:
         return False

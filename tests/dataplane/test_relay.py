@@ -259,6 +259,7 @@ async def test_a_loop_that_is_refused_speaks_against_no_backend() -> None:
         ):
             await proxy.ask(request())
             assert told == blamed
+            assert proxy.backend_cell("b0", ledger.BACKEND_LOOPS) == (not blamed)
 
 
 async def test_expect_100_continue_and_other_interim_answers_pass() -> None:
