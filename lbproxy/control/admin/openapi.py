@@ -18,6 +18,8 @@ Operation = dict[str, Any]
 
 HEAVIEST: Final = 1_000_000  # the largest weight that can be decided
 LONGEST_REASON: Final = 500
+# Nothing that a terminal obeys, breaks a line at or turns a line round for.
+REASON_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"
 LONGEST_KEY: Final = 4096
 MOST_STEPS: Final = 1000
 STEPS: Final = 10
@@ -79,7 +81,7 @@ _HOW: Final = {
             {"type": "null"},
         ],
     },
-    "reason": text("For whoever looks later.", maxLength=LONGEST_REASON),
+    "reason": text("For whoever looks later, in one line.", maxLength=LONGEST_REASON, pattern=REASON_PATTERN),
     "force": flag("Even if nobody is left to serve."),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from aiohttp import web
 
 from lbproxy.control.admin.answers import GUARD, INSTANCE, JOURNAL, document, only, read_body, read_json
 from lbproxy.control.admin.guard import who
-from lbproxy.control.admin.openapi import HEAVIEST, LONGEST_KEY, LONGEST_REASON
+from lbproxy.control.admin.openapi import HEAVIEST, LONGEST_KEY, LONGEST_REASON, REASON_PATTERN
 from lbproxy.control.admin.reads import backend_in, find_backend
 from lbproxy.control.admin.view import Decision, Rejected
 from lbproxy.control.values import LONGEST_DURATION_S, BadValue, read_duration
@@ -136,9 +137,12 @@ def _pinned_keys(asked: dict[str, Any]) -> tuple[str, bool]:
 
 
 def _reason(asked: dict[str, Any]) -> str:
+    """Terminals show it as it is, with `lbproxy status`; so it holds nothing that they would obey."""
     reason = asked.get("reason", "")
     if not isinstance(reason, str) or len(reason) > LONGEST_REASON:
         raise Rejected(400, f"reason must be a text of at most {LONGEST_REASON} characters")
+    if re.fullmatch(REASON_PATTERN, reason) is None:
+        raise Rejected(400, "reason must be one line, without control characters")
     return reason
 
 
