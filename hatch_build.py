@@ -159,7 +159,13 @@ def compile_into(directory: Path) -> None:
     from setuptools.command.build_ext import build_ext
 
     generated = directory / "c"
-    options = ["--config-file=", f"--cache-dir={directory / 'cache'}", "--ignore-missing-imports"]
+    # Without explicit bases an __init__.py in a directory above would give all modules longer names.
+    options = [
+        "--config-file=",
+        "--explicit-package-bases",
+        f"--cache-dir={directory / 'cache'}",
+        "--ignore-missing-imports",
+    ]
     extensions = mypycify(
         [*options, *sources(Path.cwd())],
         opt_level="2",  # 3 takes longer and gains nothing that could be measured
