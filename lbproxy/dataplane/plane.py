@@ -39,6 +39,8 @@ monotonic: Final = time.monotonic
 _PEER_MEMO_LIMIT: Final = 65536
 # An IPv6 address in full, its zone included, which is an interface's name (RFC 4007 11.2).
 _LONGEST_ADDRESS: Final = 64
+# Proxies one behind the other that are looked through.
+_MOST_PROXIES: Final = 32
 
 
 @final
@@ -231,7 +233,7 @@ class Trust:
         """The client's address, as it is usually written: the last one in X-Forwarded-For that is not itself a trusted
         proxy. Proxies spell one address in several ways, and a client must not be another one behind each."""
         client = peer
-        for part in reversed(forwarded_for.split(b",")):
+        for part in reversed(forwarded_for.rsplit(b",", _MOST_PROXIES)[-_MOST_PROXIES:]):
             text = _without_port(part.strip(b" \t").decode("latin-1"))
             if len(text) > _LONGEST_ADDRESS:
                 return client
