@@ -103,6 +103,24 @@ def has_left(exchange: Exchange) -> bool:
     return named.state == OUT or named in exchange.tried or exchange.decision == PINNED
 
 
+def place_of(exchange: Exchange, pool: Pool) -> Backend | None:
+    """Where the next request of the exchange's key goes while there is room: where the session's cookie says, or a
+    pin, or the ring. None: nobody may be asked. The pool may be a newer one than the exchange began with."""
+    if pool.cookies is not None:
+        named = exchange.backend if has_left(exchange) else exchange.cookie_backend
+        backend = pool.backends.get(named.name) if named is not None else None
+        if backend is not None and backend.state != OUT:
+            return backend
+    pin = pool.pinned(exchange.key) if exchange.key is not None else None
+    if pin is not None:
+        backend = pool.backends.get(pin.backend)
+        if backend is not None and backend.state != OUT:
+            return backend
+        if only_place(exchange, pool) is not None:
+            return None
+    return pool.place_of(exchange.h)
+
+
 def has_enough(account: Account, h: int, limit: int) -> bool:
     """Whether a key has as many requests in flight as it may: those that hold a seat, and those that wait for one here.
     (Else the requests of one user could fill the queue, and take every seat that becomes free.)"""

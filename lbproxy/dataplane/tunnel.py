@@ -15,6 +15,7 @@ from lbproxy.core.ledger import BACKEND_UPGRADED_OPEN, POOL_UPGRADED, POOL_UPGRA
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.answer import interim_lines
 from lbproxy.dataplane.deadlines import DUE_TUNNEL
+from lbproxy.dataplane.placement import place_of
 from lbproxy.dataplane.plane import monotonic
 from lbproxy.dataplane.settling import end_retry
 
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 class Tunnel:
     """The two transports of an upgraded exchange."""
 
-    __slots__ = ("_exchange", "_homes", "_idle_s", "_pool", "_row", "_upstream", "is_backend_done", "is_client_done")
+    __slots__ = (
+        "_exchange", "_homes", "_idle_s", "_place", "_pool", "_row", "_upstream", "is_backend_done", "is_client_done",
+    )  # fmt: skip
 
     def __init__(self, exchange: Exchange, pool: Pool, upstream: Upstream) -> None:
         self._exchange: Final = exchange
@@ -44,6 +47,8 @@ class Tunnel:
         # What is entered is left with the same names, whatever the configuration says by then.
         self._homes: Homes | None = None
         self._row: Final = upstream.backend.row
+        # Where its key belongs, which need not be here: that backend may have been full.
+        self._place = place_of(exchange, pool) if exchange.h != NO_HASH else None
         cells = exchange.plane.cells
         cells[pool.row + POOL_UPGRADED] += 1
         cells[pool.row + POOL_UPGRADED_OPEN] += 1
@@ -101,8 +106,11 @@ class Tunnel:
         h = self._exchange.h
         self._live_in(pool.account.homes)
         if pool.spec.on_move == "close" and h != NO_HASH:
-            place = pool.place_of(h)
-            if place is not None and place is not self._upstream.backend:  # with nobody to go to, it is best off here
+            place = place_of(self._exchange, pool)
+            if place is None or place is self._place:
+                return  # with nobody to go to, it is best off here
+            self._place = place
+            if place is not self._upstream.backend:
                 self.close()
 
     def _live_in(self, homes: Homes | None) -> None:

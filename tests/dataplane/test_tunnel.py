@@ -12,8 +12,9 @@ import pytest
 
 from lbproxy.core import ledger
 from lbproxy.core.account import DRAINING, OUT, SERVING
+from lbproxy.core.hashing import hash_key
 from lbproxy.core.recency import SLOTS, Recency
-from lbproxy.core.spec import BoundedLoad, HotKeys, PoolSpec, Queue
+from lbproxy.core.spec import AffinityCookie, BoundedLoad, HotKeys, Pin, PoolSpec, Queue, Sticky
 from tests.dataplane.harness import (
     PATIENCE_S,
     Backend,
@@ -257,3 +258,62 @@ async def test_a_tunnel_ends_with_its_users_session_on_a_backend_that_drains() -
         assert await other.is_alive()
         for each in (open_one, other):
             each.writer.close()
+
+
+async def test_a_tunnel_stays_where_a_pin_says_while_that_serves() -> None:
+    async with echoing(2, on_move="close") as (_, proxy):
+        owner, b1 = proxy.pool.owner, proxy.pool.backends["b1"]
+        strict, loose, *_ = [name for name in map(str, range(100)) if owner(hash_key(name.encode())) is b1]
+        pins = (Pin(strict, "b0", on_down="reject"), Pin(loose, "b0"))
+        reload(proxy, replace(proxy.config, pools=(replace(proxy.pool.spec, pins=pins),)))
+        one, other = await tunnel(proxy, strict.encode()), await tunnel(proxy, loose.encode())
+        assert upgraded(proxy) == (2, 2)
+        for state in (SERVING, DRAINING, SERVING):
+            proxy.plane.adopt({"p": {"b0": state, "b1": SERVING}})
+            assert await one.is_alive()
+            assert await other.is_alive()
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        assert await asyncio.wait_for(other.reader.read(), PATIENCE_S) == b""
+        assert await one.is_alive()  # it may go nowhere else
+        for each in (one, other):
+            each.writer.close()
+
+
+async def test_a_tunnel_stays_where_its_sessions_cookie_says_while_that_serves() -> None:
+    sticky = Sticky(cookie=AffinityCookie(secret="hush"))
+    async with echoing(2, on_move="close", sticky=sticky) as (_, proxy):
+        open_one = await tunnel(proxy, proxy.key_of("b0"))
+        for state in (DRAINING, SERVING, DRAINING):
+            proxy.plane.adopt({"p": {"b0": state}})
+            assert await open_one.is_alive()
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        assert await asyncio.wait_for(open_one.reader.read(), PATIENCE_S) == b""
+        open_one.writer.close()
+
+
+async def test_a_tunnel_that_was_spilled_stays_until_its_key_moves() -> None:
+    gate = asyncio.Event()
+
+    async def holding(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_head(reader)
+        await gate.wait()
+        writer.write(answer())
+
+    async with backend(holding) as b0, backend(echo) as b1:
+        pool = replace(pool_of(b0.port, b1.port), on_move="close")
+        one_seat = replace(pool.backends[0], max_in_flight=1)
+        async with running(replace(pool, backends=(one_seat, pool.backends[1]))) as proxy:
+            key = proxy.key_of("b0")
+            asking = asyncio.create_task(proxy.ask(request(key=key)))
+            await proxy.settled(lambda: held(proxy)[0] == 1)
+            open_one = await tunnel(proxy, key)
+            assert upgraded(proxy, "b1") == (1, 1)
+            gate.set()
+            await asking
+            proxy.plane.adopt({"p": {"b0": SERVING, "b1": SERVING}})
+            assert await open_one.is_alive()
+            for state in (OUT, SERVING):  # it is at home at b1, and then it is not any more
+                assert await open_one.is_alive()
+                proxy.plane.adopt({"p": {"b0": state}})
+            assert await asyncio.wait_for(open_one.reader.read(), PATIENCE_S) == b""
+            open_one.writer.close()
