@@ -298,10 +298,9 @@ class EarlyCheck:
     complete, and shown to the parser with a method and a version that it knows.
     """
 
-    __slots__ = ("_is_connect", "_max_fields", "_parser", "_seen", "lines")
+    __slots__ = ("_max_fields", "_parser", "_seen", "lines")
 
     def __init__(self, max_fields: int) -> None:
-        self._is_connect = False
         self._parser = httptools.HttpRequestParser(_Sink())
         self._max_fields = max_fields
         self._seen = 0
@@ -309,6 +308,12 @@ class EarlyCheck:
 
     def look(self, head: bytes) -> BadMessage | None:
         """Look at what there is of the head by now; returns what is wrong with it."""
+        problem = self._look(head)
+        if problem is not None and problem.status == 400 and head.startswith(b"CONNECT "):
+            return _no_tunnel()  # whatever else is wrong with it
+        return problem
+
+    def _look(self, head: bytes) -> BadMessage | None:
         if not self._seen:
             end = head.find(b"\n")
             if end < 0:
@@ -320,7 +325,6 @@ class EarlyCheck:
             if version < 0:
                 return BadMessage(400, "bad_request", "no HTTP version in the request line")
             self._seen = end + 1
-            self._is_connect = line.startswith(b"CONNECT ")
             self._parser.feed_data(b"GET / HTTP/1.1\r\n")
         news = head[self._seen :]
         self._seen = len(head)
@@ -332,5 +336,5 @@ class EarlyCheck:
         except httptools.HttpParserUpgrade:
             return None
         except httptools.HttpParserError as error:
-            return _no_tunnel() if self._is_connect else BadMessage(400, "bad_request", error_of(error))
+            return BadMessage(400, "bad_request", error_of(error))
         return None

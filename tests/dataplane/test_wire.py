@@ -139,6 +139,16 @@ def test_nonsense_is_seen_before_the_head_is_complete(step: int) -> None:
     assert first_status(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 11) == 431
 
 
+@pytest.mark.parametrize("line", [b"a:80 HTTP/1.1", b"/ RTSP/1.0", b"/ http/1.1", b"", b"/\n", b"/ HTTP/1.1\r\nA : b"])
+def test_a_wish_for_a_tunnel_is_refused_as_one_wherever_octets_are_cut(line: bytes) -> None:
+    head = b"CONNECT " + line + b"\r\nA\0: b\r\n\r\n"
+    with pytest.raises(BadMessage) as whole:
+        RequestParser().parse(head, 10)
+    check = EarlyCheck(10)
+    early = next(found for end in range(1, len(head)) if (found := check.look(head[:end])) is not None)
+    assert whole.value.status == early.status == 501
+
+
 def test_what_one_backend_says_touches_no_other_answer() -> None:
     parser = ResponseParser()
     for field in (b"Proxy-Connection: close", b"Connection: close", b"Connection: upgrade\r\nUpgrade: x"):
