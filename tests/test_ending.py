@@ -10,12 +10,17 @@ from lbproxy.ending import run_to_end
 
 # A thread of the loop's that sleeps is one whose resolver does not answer: neither can be told to stop.
 _HELD_UP = """
-import asyncio, sys, time
+import asyncio, sys, threading, time
 from lbproxy.ending import run_to_end
 
+def sleep(begun):
+    begun.set()
+    time.sleep(60)
+
 async def main():
-    asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
-    await asyncio.sleep(0.1)
+    begun = threading.Event()
+    asyncio.get_running_loop().run_in_executor(None, sleep, begun)
+    begun.wait()
     sys.stdout.write("done")
     return 7
 
