@@ -766,7 +766,7 @@ class Stood:
         self.being.install(self.being.prepare(CONFIG))
         self.rings = RingChanges(journal)
         self.snapshot = build_snapshot(CONFIG, 1, self.rows)
-        self.snapshot.pools["api"].adopt(self.being.mandate().states["api"])
+        self.snapshot.pools["api"].adopt(self.being.pools["api"].states)
 
     def tell(self, states: States) -> None:
         self.snapshot.pools["api"].adopt(states["api"])

@@ -52,7 +52,7 @@ class Stood:
         self.rings = RingChanges(journal)
         self.snapshot = build_snapshot(CONFIG, 1, self.rows)
         self.pool = self.snapshot.pools["api"]
-        self.tell(self.being.mandate().states)
+        self.tell({name: state.states for name, state in self.being.pools.items()})
 
     def tell(self, states: States) -> None:
         self.pool.adopt(states["api"])

@@ -11,7 +11,7 @@ import pytest
 from lbproxy.control import wellbeing as wellbeing_module
 from lbproxy.control.config import loads
 from lbproxy.control.overrides import Override
-from lbproxy.control.pool_state import PoolState
+from lbproxy.control.pool_state import PoolState, effective_weights
 from lbproxy.control.wellbeing import Mandate, Traffic, Wellbeing
 from lbproxy.core.account import DRAINING, OUT, SERVING
 from lbproxy.core.snapshot import States
@@ -108,7 +108,7 @@ def test_why_the_last_check_failed_is_told_with_it() -> None:
 
 def test_the_first_mandate_lets_traffic_flow() -> None:
     clocked = Clocked()
-    mandate = clocked.being.mandate()
+    mandate = clocked.being.prepare(CONFIG).mandate
     assert mandate.states == {
         "api": {"b1": SERVING, "b2": SERVING, "b3": SERVING},
         "web": {"w1": SERVING, "w2": SERVING},
@@ -275,10 +275,10 @@ pools:
     assert prepared.mandate.weights == {}
     assert prepared.mandate.causes == {"api": "reload"}
     assert len(clocked.events) == events
-    assert clocked.being.mandate().weights == {("api", "b1"): 3.0}
-    assert set(clocked.being.mandate().states) == {"api", "web"}
+    assert effective_weights(clocked.being.pools) == {("api", "b1"): 3.0}
+    assert set(clocked.being.pools) == {"api", "web"}
     clocked.being.install(prepared)
-    assert clocked.being.mandate().states == {"api": {"b1": SERVING, "b4": OUT}}
+    assert {name: state.states for name, state in clocked.being.pools.items()} == {"api": {"b1": SERVING, "b4": OUT}}
     assert [fields["why"] for fields in clocked.named("override ended")] == ["the file gives it another weight"]
     assert set(clocked.being.tallies) == {("api", "b1"), ("api", "b4")}
     assert clocked.being.tallies["api", "b1"].checks == {"ok": 1}
@@ -334,10 +334,10 @@ async def test_time_alone_ends_what_is_due(for_s: float | None) -> None:
         being.note_streak("api", "b1", "reset")
     assert told[-1]["api"]["b1"] != SERVING
     async with asyncio.timeout(5):
-        while being.mandate().weights or len(reweighed) < 9:  # noqa: ASYNC110  # time has no event
+        while effective_weights(being.pools) or len(reweighed) < 9:  # noqa: ASYNC110  # time has no event
             await asyncio.sleep(0.01)
     being.stop()
-    assert being.mandate().states["api"]["b1"] == SERVING
+    assert being.pools["api"].states["b1"] == SERVING
     steps = [mandate.weights.get(("api", "b1"), 1.0) for mandate in reweighed]
     assert (steps[0], steps[-1], steps) == (0.1, 1.0, sorted(set(steps)))
     assert reweighed[0].states["api"]["b1"] == SERVING
@@ -352,7 +352,7 @@ async def test_steps_on_a_large_ring_are_planned_between_other_work() -> None:
     turns = 0
     try:
         clocked.decide("b1", 3.0)
-        assert clocked.being.mandate().weights == {}
+        assert effective_weights(clocked.being.pools) == {}
         async with asyncio.timeout(30):
             while not clocked.reweighed:
                 turns += 1
@@ -360,7 +360,7 @@ async def test_steps_on_a_large_ring_are_planned_between_other_work() -> None:
     finally:
         clocked.being.stop()
     assert turns > 10
-    assert 1.0 < clocked.being.mandate().weights["api", backends[0].name] <= 3.0
+    assert 1.0 < effective_weights(clocked.being.pools)["api", backends[0].name] <= 3.0
     assert clocked.reweighed[0].causes == {"api": "pace"}
 
 

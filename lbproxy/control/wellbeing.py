@@ -248,10 +248,6 @@ class Wellbeing:
 
     # What follows.
 
-    def mandate(self) -> Mandate:
-        """What is in force."""
-        return self._mandate(self.pools, {})
-
     @staticmethod
     def _mandate(pools: Mapping[str, PoolState], changes: Mapping[str, Change]) -> Mandate:
         states = {name: dict(state.states) for name, state in pools.items()}

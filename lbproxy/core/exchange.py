@@ -47,7 +47,6 @@ REPEAT: Final = 4  # something was sent and no answer received: the next backend
 CUT: Final = 5  # the answer has begun: close both sides so that the client sees that it is cut, never fake an end
 DETACH: Final = 6  # the answer has ended while the request was still arriving: drop the upstream connection only
 ABANDON: Final = 7  # the client left: drop the attempt, count an abort, and blame no backend
-ACTIONS: Final = ("impossible", "ignore", "quit", "next", "repeat", "cut", "detach", "abandon")
 
 Table = tuple[tuple[int, ...], ...]
 

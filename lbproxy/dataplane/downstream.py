@@ -267,8 +267,9 @@ class Downstream:
         elif due == DUE_KEEP_ALIVE or (due == DUE_HEAD and not self.pending):
             self._end()
         elif due == DUE_HEAD:
-            is_head = self.pending.startswith(b"HEAD ", self._at)
-            self._refuse(BadMessage(408, "request_timeout", "the request head took too long"), is_head)
+            self._refuse_head(
+                BadMessage(408, "request_timeout", "the request head took too long"), self.pending, self._at
+            )
         else:
             out_of_time(self.exchange, due)
 
@@ -384,7 +385,7 @@ class Downstream:
                 self.set_deadline(self.listener.spec.timeouts.request_head, DUE_HEAD)
         problem = check.look(data)
         if problem is not None:
-            self._refuse(problem, data.startswith(b"HEAD "))
+            self._refuse_head(problem, data)
             return
         limits = self.listener.spec.limits
         is_long = len(data) > limits.head_bytes or len(data) - data.rfind(b"\r\n") > limits.line_bytes
@@ -400,11 +401,10 @@ class Downstream:
         limits = self.listener.spec.limits
         first = head.find(b"\r\n")
         longest = max(map(len, head.split(b"\r\n")))
-        is_head = head.startswith(b"HEAD ")
         if (first if first >= 0 else len(head)) > limits.line_bytes:
-            self._refuse(BadMessage(414, "uri_too_long", "the request line is too long"), is_head)
+            self._refuse_head(BadMessage(414, "uri_too_long", "the request line is too long"), head)
         elif longest > limits.line_bytes or len(head) > limits.head_bytes:
-            self._refuse(BadMessage(431, "head_too_large", "the request head is too large"), is_head)
+            self._refuse_head(BadMessage(431, "head_too_large", "the request head is too large"), head)
         else:
             return True
         return False
@@ -492,6 +492,10 @@ class Downstream:
         if self.write_paused:
             self.pause_reading()  # answers of backends are not read while the client is full; ours must not be made
         return len(body)
+
+    def _refuse_head(self, bad: BadMessage, head: bytes, start: int = 0) -> None:
+        """Answer a request whose `head`, which begins at `start`, has not been read as one."""
+        self._refuse(bad, head.startswith(b"HEAD ", start))
 
     def _refuse(self, bad: BadMessage, is_head: bool) -> None:
         """Answer a request that cannot be taken, and take no more from this connection."""
