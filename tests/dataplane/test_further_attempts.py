@@ -628,6 +628,20 @@ async def until_held(proxy: Plane, name: str, count: int = 1) -> None:
     await proxy.settled(lambda: proxy.backend_cell(name, ledger.BACKEND_IN_FLIGHT) == count)
 
 
+async def test_an_answer_is_passed_on_when_the_others_are_full_just_then() -> None:
+    gate = asyncio.Event()
+    async with backend(waiting_for(gate)) as b0, backend(answering(answer(status="503 Busy"))) as b1:
+        pool = replace(pool_of(b0.port, b1.port), retry=Retry(statuses=(503,)), queue=Queue(timeout=PATIENCE_S))
+        seats = (replace(pool.backends[0], max_in_flight=1), pool.backends[1])
+        async with running(replace(pool, backends=seats)) as proxy:
+            first = asyncio.create_task(proxy.ask(request(key=proxy.key_of("b0"))))
+            await until_held(proxy, "b0")
+            assert (await proxy.ask(request(key=proxy.key_of("b1")))).startswith(b"HTTP/1.1 503 Busy\r\n")
+            assert (counted(proxy), proxy.lines[0].attempts) == (0, 1)
+            gate.set()
+            assert status(await first) == 200
+
+
 @pytest.mark.parametrize("key", [b"kim", b""])
 @pytest.mark.parametrize(("method", "body"), [("GET", b""), ("PUT", b"xy")])
 async def test_a_request_that_may_be_repeated_leaves_a_backend_that_is_out(
