@@ -12,7 +12,7 @@ import pytest
 from lbproxy.control.admin.openapi import HEAVIEST
 from tests.browser import Browser
 from tests.page_site import DESKTOP, FIELD, LIVE, PHONE, TOKEN, Site, focused, overflowing, text, visit, weigh
-from tests.page_world import World, equal_pool
+from tests.page_world import START, World, equal_pool, iso
 
 
 @pytest.fixture(scope="module")
@@ -366,6 +366,23 @@ def test_a_weight_of_the_file_takes_back_what_was_decided(browser: Browser, serv
     browser.wait_for("document.querySelector('.outcome .good')")
     assert served.patches == [{"backends": {"b1": {"weight": None}}}]
     browser.wait_for("document.querySelector('tr[data-backend=b1]').innerText.includes('weight 1')")
+
+
+DELETE = "\ue017"  # the key, as WebDriver has it
+
+
+def test_a_decision_for_the_weight_that_the_file_has_can_be_taken_back(browser: Browser, served: Site) -> None:
+    override = {"weight": 1.0, "state": None, "by": "ann", "since": iso(START), "expires_at": None, "reason": ""}
+    served.do(lambda: setattr(served.world.models["api"].backends["b1"], "override", override))
+    visit(browser, served)
+    weigh(browser, "b2", DELETE)
+    assert browser.run("return document.querySelectorAll('.weights [data-ui-changed]').length") == 0
+    weigh(browser, "b1", DELETE)
+    browser.type("input[name='@token']", TOKEN)
+    browser.wait_for("!document.querySelector('.apply').disabled")
+    browser.click("button[value=apply]")
+    browser.wait_for("document.querySelector('.outcome .good')")
+    assert served.patches == [{"backends": {"b1": {"weight": None}}}]
 
 
 def test_what_would_do_harm_must_be_asked_for_twice(browser: Browser, served: Site) -> None:

@@ -94,12 +94,14 @@ def weights(pool: PoolSight) -> str:
 def _wanted(backend: BackendNow) -> str:
     """What is wanted of a backend now, to be changed; a name stands with each field for those who hear the page."""
     name, number = escape(backend.name), f"{backend.wanted_weight:.6g}"
+    file = f"{backend.weight:.6g}"
     drained = " checked" if backend.is_drained else ""
     now = "yes" if backend.is_drained else "no"
+    decided = ' data-decided="yes" title="Empty: as the file has it"' if backend.is_reweighed else ""
     return (
         f'<li data-backend="{name}"><span title="{name}">{name}</span>'
         f'<input type="number" inputmode="decimal" min="0" max="{HEAVIEST}" step="any" aria-label="Weight of {name}" '
-        f'value="{number}" data-now="{number}" data-file="{backend.weight:.6g}">'
+        f'value="{number}" data-now="{number}" data-file="{file}" placeholder="{file}"{decided}>'
         f'<label><input type="checkbox" aria-label="Drain {name}" data-now="{now}"{drained}>'
         "drain</label></li>"
     )

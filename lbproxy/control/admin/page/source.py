@@ -60,8 +60,8 @@ LATENCY: Final = RECEIVED + 3
 @dataclass(frozen=True, slots=True)
 class BackendNow:
     """How a backend stands. `weight` is the file's, `wanted_weight` what it shall have, `effective_weight` what it has.
-    `slots` None: no cap. `decided` says why and by whom an operator has overridden the file, until `decided_until`.
-    Times are wall time, 0.0 when there is none."""
+    `is_reweighed`: an operator has decided it. `slots` None: no cap. `decided` says why and by whom an operator has
+    overridden the file, until `decided_until`. Times are wall time, 0.0 when there is none."""
 
     name: str
     address: str
@@ -69,6 +69,7 @@ class BackendNow:
     weight: float
     effective_weight: float
     wanted_weight: float
+    is_reweighed: bool
     expected: float
     ring_share: float
     state: str
@@ -150,6 +151,7 @@ def _backend(document: Document) -> BackendNow:
         weight=document["weight"],
         effective_weight=document["effective_weight"],
         wanted_weight=document["wanted_weight"],
+        is_reweighed=override.get("weight") is not None,
         expected=document["expected_share"],
         ring_share=document["ring_share"],
         state=document["state"],

@@ -55,7 +55,9 @@ export class Planner {
       const [weight, drain] = line.querySelectorAll("input");
       const wanted = {};
       const number = Number(weight.value);
-      if (weight.value !== "" && number !== Number(weight.dataset.now)) {
+      if (weight.value === "" && weight.dataset.decided && !weight.validity.badInput) {
+        wanted.weight = null; // also where what was decided is the file's weight itself
+      } else if (weight.value !== "" && number !== Number(weight.dataset.now)) {
         wanted.weight = number === Number(weight.dataset.file) ? null : number; // null: no decision any more
       }
       if (drain.checked !== (drain.dataset.now === "yes")) wanted.state = drain.checked ? "drain" : "active";
@@ -129,8 +131,10 @@ export class Planner {
     if (this.isForced) order.force = true;
     this.forget();
     try {
-      await send("PATCH", `v1/pools/${encodeURIComponent(this.pool)}/backends`, order, value("@token"));
-      this.say(`Applied to ${Object.keys(changes).join(", ")}.`, "good");
+      const done = await send("PATCH", `v1/pools/${encodeURIComponent(this.pool)}/backends`, order, value("@token"));
+      const applied = `Applied to ${Object.keys(changes).join(", ")}`;
+      if (done.not_saved) this.say(`${applied}, but it would not outlive a restart: ${done.not_saved}.`, "notice");
+      else this.say(`${applied}.`, "good");
       this.form.querySelector(".apply").disabled = true;
       this.force(false);
     } catch (error) {
