@@ -119,6 +119,7 @@ class PoolModel:
 
     def document(self) -> Document:
         total = sum(each.effective_weight for each in self.backends.values())
+        serving = sum(each.effective_weight for each in self.backends.values() if each.state == "up")
         points = dict(zip(self.ring.names, self.ring.counts, strict=True))
         latency = [sum(each.latency[at] for each in self.backends.values()) for at in range(len(BOUNDS_S) + 1)]
         return {
@@ -150,6 +151,7 @@ class PoolModel:
                     "wanted_weight": each.effective_weight,
                     "override": each.override,
                     "expected_share": each.effective_weight / total if total else 0.0,
+                    "current_share": each.effective_weight / serving if serving and each.state == "up" else 0.0,
                     "ring_share": self.owned[each.name],
                     "points": points[each.name],
                     "state": each.state,

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbproxy.control.admin.page import frame, picture, words
+from lbproxy.control.admin.page import frame, picture, table, words
 from lbproxy.control.admin.page.board import Board
 from lbproxy.control.admin.page.judge import Verdict, judge, judge_instance
 from lbproxy.control.admin.page.shares import Share, hot_keys, shares
+from lbproxy.control.admin.page.sight import PoolSight
 from lbproxy.control.admin.page.source import REQUESTS, look
 from lbproxy.control.admin.page.window import APART_S, LEAST_S, LONG_S, SHORT_S, Flow, Past, quantile
 from lbproxy.core.forge import build_ring
@@ -406,6 +407,22 @@ def test_other_states(state: str, words: str) -> None:
     world = World(equal_pool(3))
     world.set_state("api", "b1", state)
     assert verdict_of(world).sentences[0] == words
+
+
+@pytest.mark.parametrize("state", ["draining", "down"])
+def test_of_a_backend_that_takes_no_keys_nothing_is_expected(state: str) -> None:
+    world = World(equal_pool(3))
+    world.set_state("api", "b1", state)
+    past = watched(world)
+    for _ in range(30):
+        world.pass_time(1, 300)
+        see(past, world)
+    now, span = past.last.pools["api"].now, past.span("api")
+    brisk = next(iter(span.backends.values()))
+    seen = dict(table.rows(PoolSight(0, now, span, brisk, (), (), Verdict("good", ()), {}, world.wall_now)))
+    said = [re.sub(r"\s", "", re.sub("<[^>]+>", "", row)) for row in seen.values()]
+    assert ["0%of0%" in row for row in said] == [True, False, False]
+    assert ["of33.3%" in row for row in said] == [False, True, True]
 
 
 def test_errors_and_where_they_come_from() -> None:

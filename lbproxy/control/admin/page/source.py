@@ -60,8 +60,9 @@ LATENCY: Final = RECEIVED + 3
 @dataclass(frozen=True, slots=True)
 class BackendNow:
     """How a backend stands. `weight` is the file's, `wanted_weight` what it shall have, `effective_weight` what it has.
-    `is_reweighed`: an operator has decided it. `slots` None: no cap. `decided` says why and by whom an operator has
-    overridden the file, until `decided_until`. Times are wall time, 0.0 when there is none."""
+    `is_reweighed`: an operator has decided it. `takes_keys`: new ones, now. `slots` None: no cap. `decided` says why
+    and by whom an operator has overridden the file, until `decided_until`. Times are wall time, 0.0 when there is
+    none."""
 
     name: str
     address: str
@@ -71,6 +72,7 @@ class BackendNow:
     wanted_weight: float
     is_reweighed: bool
     expected: float
+    takes_keys: bool
     ring_share: float
     state: str
     since: float
@@ -153,6 +155,7 @@ def _backend(document: Document) -> BackendNow:
         wanted_weight=document["wanted_weight"],
         is_reweighed=override.get("weight") is not None,
         expected=document["expected_share"],
+        takes_keys=document["current_share"] > 0,
         ring_share=document["ring_share"],
         state=document["state"],
         since=epoch(document["state_since"]),

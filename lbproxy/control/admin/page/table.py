@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from lbproxy.control.admin.page import picture
@@ -66,6 +67,9 @@ def caption(pool: PoolSight) -> str:
 
 def rows(pool: PoolSight) -> Iterator[tuple[str, str]]:
     by_name = shares(pool.now, pool.span)
+    for backend in pool.now.backends:
+        if not backend.takes_keys:  # whatever its weight is, it shall have nothing
+            by_name[backend.name] = replace(by_name[backend.name], expected=0.0)
     widest = max((max(each.expected, each.observed) for each in by_name.values()), default=0.0) * 1.04
     parts = [_relative(share) for share in by_name.values()]
     scale = max((sum(abs(part) for part in each) for each in parts if each is not None), default=0.0)
