@@ -12,6 +12,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from lbproxy.control import config
 from lbproxy.control.config import load, loads, reads
+from lbproxy.control.faults import _ELSEWHERE
+from lbproxy.control.paths import all_fields
 from lbproxy.control.problems import ConfigError, Problem
 from lbproxy.control.reference import json_schema
 from lbproxy.control.write import resolved, to_yaml
@@ -55,6 +57,38 @@ FIELDS = [
     ),
     (pool("servers: []"), "f:3:3: pools.web.servers", "unknown field, did you mean backends?"),
     (pool("xyzzy: 1"), "f:3:3: pools.web.xyzzy", "unknown field"),
+    (pool("hash: X"), "f:3:3: pools.web.hash", "unknown field, did you mean sticky?"),
+    (pool("retry_policy: {}"), "f:3:3: pools.web.retry_policy", "unknown field, did you mean retry?"),
+    (
+        pool("hash_balance_factor: 125"),
+        "f:3:3: pools.web.hash_balance_factor",
+        "unknown field, did you mean bounded_load?",
+    ),
+    (
+        backend("url: http://a, maxconn: 2"),
+        "f:3:19: pools.web.backends[0].maxconn",
+        "unknown field, did you mean max_in_flight?",
+    ),
+    (
+        pool("retry: {num_retries: 2}"),
+        "f:3:11: pools.web.retry.num_retries",
+        "unknown field, did you mean attempts?",
+    ),
+    (
+        pool("health: {unhealthy_threshold: 3}"),
+        "f:3:12: pools.web.health.unhealthy_threshold",
+        "unknown field, did you mean fall?",
+    ),
+    (
+        "listen: {bind: '127.0.0.1:1', maxconn: 5}\n" + POOLS,
+        "f:1:31: listen.maxconn",
+        "unknown field, did you mean limits?",
+    ),
+    (
+        pool("timeout: {connect: 5000}"),
+        "f:3:22: pools.web.timeout.connect",
+        '"5000" has no unit (ms, s, m, h)',
+    ),
     (
         pool("vnodes: 100"),
         "f:3:3: pools.web.vnodes",
@@ -858,3 +892,9 @@ def test_a_pipe_can_be_read(tmp_path: Path) -> None:
         assert load(f"/dev/fd/{reader}") == loads(GOOD)
     finally:
         os.close(reader)
+
+
+def test_every_word_that_others_use_leads_to_a_field() -> None:
+    known = {path.rpartition(".")[2] for path, _, _ in all_fields()}
+    for word, meant in _ELSEWHERE.items():
+        assert set(meant.split()) <= known, word

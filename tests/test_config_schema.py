@@ -54,6 +54,24 @@ def test_the_json_schema_is_one() -> None:
     assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
+def test_no_word_in_the_json_schema_is_pydantics_own() -> None:
+    known = {"$schema", "$defs", "$ref", "additionalProperties", "anyOf", "const", "default", "description", "enum",
+             "examples", "exclusiveMaximum", "exclusiveMinimum", "items", "maximum", "minItems", "minLength",
+             "minProperties", "minimum", "pattern", "patternProperties", "properties", "required", "title",
+             "type"}  # fmt: skip
+
+    def check(schema: Any) -> None:
+        if isinstance(schema, dict):
+            assert set(schema) <= known, set(schema) - known
+            for word, value in schema.items():
+                named = word in ("$defs", "properties", "patternProperties")
+                inner = value.values() if named else value if word == "anyOf" else [value] if word == "items" else []
+                for each in inner:
+                    check(each)
+
+    check(SCHEMA)
+
+
 @pytest.mark.parametrize("name", ["small.yaml", "full.yaml"])
 def test_the_examples_fit_the_json_schema(name: str) -> None:
     assert mistakes(yaml.safe_load((ROOT / "config" / name).read_text())) == []
@@ -89,6 +107,7 @@ def test_defaults_in_the_json_schema_are_what_leaving_the_field_out_gives() -> N
         (["pools", "web", "retry", "budget"], 0.2),
         (["pools", "web", "ring", "vnodes"], 0),
         (["pools", "web", "bounded_load", "factor"], 1),
+        (["pools", "web", "bounded_load", "factor"], 125),
         (["pools", "web", "hot_keys", "mode"], "sprd"),
         (["pools", "web", "stiky"], {}),
         (["pools", "web", "backends"], []),

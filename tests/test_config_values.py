@@ -46,6 +46,9 @@ def test_durations(text: str, seconds: float) -> None:
     [
         ("5", "5s"),
         ("0.5", "0.5s"),
+        ("999", "999s"),
+        ("1000", ""),  # milliseconds for HAProxy, seconds for others
+        ("1e9", ""),
         ("5 s", "5s"),
         ("5sec", "5s"),
         ("5S", "5s"),

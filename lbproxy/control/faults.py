@@ -27,13 +27,25 @@ _NOT_YET: Final = {
     "tls": "TLS is not available yet",
     "proxy_protocol": "the PROXY protocol is not available yet",
 }
-# What other proxies call it.
+# What other proxies call it: the fields that may be meant, of which the first that the section has is.
 _ELSEWHERE: Final = {
-    "servers": "backends", "nodes": "backends", "hosts": "backends", "targets": "backends", "upstreams": "backends",
-    "members": "backends", "endpoints": "backends", "address": "url", "addr": "url", "server": "url", "host": "url",
-    "bind": "listen", "listeners": "listen", "id": "name", "upstream": "pools", "clusters": "pools",
-    "healthcheck": "health", "health_check": "health", "replicas": "vnodes", "circuit_breaker": "ejection",
-    "outlier_detection": "ejection",
+    "servers": "backends", "nodes": "backends", "hosts": "backends", "targets": "backends", "members": "backends",
+    "endpoints": "backends", "upstreams": "backends pools", "address": "url bind", "addr": "url bind",
+    "server": "url first_byte", "host": "url",
+    "bind": "listen", "listeners": "listen", "frontends": "listen", "id": "name", "upstream": "pools",
+    "clusters": "pools", "healthcheck": "health", "health_check": "health", "httpchk": "health", "replicas": "vnodes",
+    "circuit_breaker": "ejection", "outlier_detection": "ejection",
+    "balance": "sticky", "hash": "sticky", "hash_policy": "sticky", "hash_balance_factor": "factor bounded_load",
+    "retry_policy": "retry", "redispatch": "retry", "retry_on": "statuses retry", "retries": "attempts retry",
+    "num_retries": "attempts retry", "tries": "attempts",
+    "max_fails": "consecutive_errors", "error_limit": "consecutive_errors", "consecutive_5xx": "consecutive_errors",
+    "fail_timeout": "base", "base_ejection_time": "base", "max_ejection_percent": "max_share",
+    "unhealthy_threshold": "fall", "healthy_threshold": "rise", "uri": "path", "location": "path", "prefix": "path",
+    "server_name": "host", "domains": "host", "routes": "match",
+    "maxconn": "max_in_flight limits", "max_conns": "max_in_flight", "max_requests": "max_in_flight",
+    "maxqueue": "size queue", "max_pending_requests": "size queue", "keepalive": "max_idle connections",
+    "client_max_body_size": "body_bytes", "set_real_ip_from": "trusted_proxies", "real_ip": "trusted_proxies",
+    "forwardfor": "x_forwarded", "stats": "admin",
 }  # fmt: skip
 # The fields of a section that may be meant where a word stands for the whole section: the first that it fits.
 _IN_A_WORD: Final = {
@@ -169,10 +181,10 @@ def _unknown_field(path: Path) -> Fault:
     if name in _NOT_YET:
         return Fault(path, _NOT_YET[name], about_key=True)
     fields = section.model_fields
-    hint = _ELSEWHERE.get(name, "")
+    meant = next((word for word in _ELSEWHERE.get(name, "").split() if word in fields), "")
     homes = _homes().get(name, ())
     # What is a field elsewhere was rather put in the wrong place than misspelled, unless it is nearly one of these.
-    hint = hint if hint in fields else closest(name, fields, cutoff=0.8 if homes else 0.6)
+    hint = meant or closest(name, fields, cutoff=0.8 if homes else 0.6)
     message = "unknown field"
     if not hint and homes:
         message = f"unknown field here, it belongs to {' or '.join(homes)}"

@@ -12,14 +12,14 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from lbproxy.control.fields import Written
 from lbproxy.control.paths import default_of, inner_section
 from lbproxy.control.schema import ASIDE, File, Section
 
-_LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum"}
+_LIMITS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 _INTRODUCTION: Final = """\
 # Configuration
@@ -159,6 +159,8 @@ def _range(how: Written[Any], metadata: Sequence[Any]) -> str:
         words.append(f"above {write(above.gt)}")
     if (most := bounds.get(Le)) is not None:
         words.append(f"to {write(most.le)}")
+    if (below := bounds.get(Lt)) is not None:
+        words.append(f"and below {write(below.lt)}")
     return "".join(f" {word}" for word in words)
 
 

@@ -143,6 +143,8 @@ def _bad_duration(text: str) -> BadValue:
     what = "has no unit (ms, s, m, h)" if word == "" else "is not a duration such as 250ms, 5s, 2m or 1h"
     if word in ("d", "day", "days"):
         return BadValue(f"{quote(text)} {what}", f"{_plain(Decimal(number) * 24)}h")
+    if word == "" and Decimal(number) >= 1000:  # milliseconds, as HAProxy has them, or seconds: who knows
+        return BadValue(f"{quote(text)} {what}")
     unit = _DURATION_WORDS.get(word) or _DURATION_WORDS.get(word.lower(), "")
     return BadValue(f"{quote(text)} {what}", number + unit if unit else "")
 
