@@ -22,6 +22,7 @@ def follow_guide(exchange: Exchange, pool: Pool) -> bool:
     or it leads nowhere now."""
     if pool.cookies is not None:
         exchange.cookie_backend = _backend_of_cookie(exchange, pool, pool.cookies)
+        exchange.is_cookie_out = False
     backend = _guided(exchange, pool)
     if backend is None:
         return _has_no_other_place(exchange, pool)
@@ -44,6 +45,7 @@ def _guided(exchange: Exchange, pool: Pool) -> Backend | None:
         backend = pool.backends.get(named.name)
         if backend is not None and has_room(pool, backend):
             return backend
+        exchange.is_cookie_out = backend is None or backend.state == OUT
     pin = pool.pinned(exchange.key) if exchange.key is not None else None
     if pin is not None:
         backend = pool.backends.get(pin.backend)
@@ -100,7 +102,7 @@ def has_left(exchange: Exchange) -> bool:
     named = exchange.cookie_backend
     if named is None or exchange.backend is named:
         return named is None
-    return named.state == OUT or named in exchange.tried or exchange.decision == PINNED
+    return exchange.is_cookie_out or named.state == OUT or named in exchange.tried or exchange.decision == PINNED
 
 
 def place_of(exchange: Exchange, pool: Pool) -> Backend | None:

@@ -89,8 +89,8 @@ class Exchange(Finished):
         # its body
         "held", "held_size", "is_chunked", "is_repeatable",
         # where it goes
-        "backend", "connecting", "cookie_backend", "h", "has_lost", "has_seat", "is_waiting", "owner", "pool",
-        "retried_for", "tried", "up", "upstream",
+        "backend", "connecting", "cookie_backend", "h", "has_lost", "has_seat", "is_cookie_out", "is_waiting", "owner",
+        "pool", "retried_for", "tried", "up", "upstream",
         # the answer
         "is_close_delimited", "is_rechunked", "named", "tunnel",
     )  # fmt: skip
@@ -111,6 +111,7 @@ class Exchange(Finished):
         self.connecting: asyncio.Task[None] | None = None
         self.upstream: Upstream | None = None
         self.down = IDLE
+        self.is_cookie_out = False  # of `cookie_backend`, when the request was placed; it may be back by the answer
         self.reset()
 
     def reset(self) -> None:

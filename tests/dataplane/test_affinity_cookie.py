@@ -145,6 +145,20 @@ async def test_a_session_whose_backend_is_out_moves_once() -> None:
         assert parsed(await proxy.ask(with_cookie(new))) == ("b1", b"")
 
 
+async def test_a_session_has_moved_although_its_backend_is_back_before_the_answer() -> None:
+    gate = asyncio.Event()
+    async with two_backends(gate) as proxy:
+        cookie = await begin(proxy, "b0")
+        proxy.plane.adopt({"p": {"b0": OUT}})
+        asking = asyncio.create_task(proxy.ask(with_cookie(cookie, b"/held")))
+        await proxy.settled(lambda: proxy.backend_cell("b1", ledger.BACKEND_IN_FLIGHT) == 1)
+        proxy.plane.adopt({"p": {"b0": SERVING}})
+        gate.set()
+        who, moved = parsed(await asking)
+        assert (who, bool(moved)) == ("b1", True)
+        assert parsed(await proxy.ask(with_cookie(moved))) == ("b1", b"")
+
+
 async def test_a_session_that_follows_its_users_tunnel_is_told_nothing_that_it_knows() -> None:
     gate = asyncio.Event()
     async with two_backends(gate, on_move="pin") as proxy:
