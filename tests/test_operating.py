@@ -533,7 +533,7 @@ async def test_a_refused_reload_is_said_on_every_channel_and_changes_nothing(
         assert (code, out) == (4, "")
         assert "bakends: unknown field, did you mean backends?" in err
         assert err.endswith("lbproxy: the configuration is refused, the one before it stays in force\n")
-        assert proxy.named("configuration refused")
+        await in_thread(proxy, "configuration refused")
         assert await asyncio.to_thread(proxy.metric, "config_last_reload_success") == 0
         info = await ask(proxy, "/v1/info")
         assert (info["generation"], info["reload"]["result"]) == (1, "refused")
