@@ -289,6 +289,7 @@ def read_all(fd: int) -> bytes:
 def test_a_full_pipe_drops_lines_and_counts_them_and_blocks_nothing(
     fifo: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(access_log, "BATCH_BYTES", 60_000)
     monkeypatch.setattr(access_log, "PENDING_BYTES", 200_000)
     path, reader = fifo
     log = Log(path)
