@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from lbproxy.core.ledger import UPSTREAM_ERRORS
+from tests.dataplane.harness import refusing
 from tests.running import PATIENCE_S, Proxy, until
 
 ROOT = Path(__file__).parent.parent
@@ -53,14 +54,6 @@ def backend(play: Play) -> Iterator[int]:
         threading.Thread(target=serve, daemon=True).start()
         yield listening.getsockname()[1]
         listening.shutdown(socket.SHUT_RDWR)
-
-
-@contextlib.contextmanager
-def refusing() -> Iterator[int]:
-    """A port that is bound and not listened on."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        yield unused.getsockname()[1]
 
 
 @contextlib.contextmanager

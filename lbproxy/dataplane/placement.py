@@ -14,6 +14,7 @@ from lbproxy.dataplane.deadlines import DUE_SEAT
 if TYPE_CHECKING:
     from lbproxy.core.account import Account, Backend
     from lbproxy.core.balance import Pool
+    from lbproxy.core.spec import Pin
     from lbproxy.dataplane.relay import Exchange
 
 
@@ -38,42 +39,55 @@ def _guided(exchange: Exchange, pool: Pool) -> Backend | None:
     there is no such thing, or it leads nowhere now. The pool may be a newer one than the request began with."""
     if exchange.h != NO_HASH and pool.account.homes is not None:
         home = pool.home(exchange.h)
-        if home is not None and has_room(pool, home):
+        if home is not None and _has_room(pool, home):
             return home
     named = exchange.cookie_backend
     if named is not None and pool.cookies is not None:
         backend = pool.backends.get(named.name)
-        if backend is not None and has_room(pool, backend):
+        if backend is not None and _has_room(pool, backend):
             return backend
         exchange.is_cookie_out = backend is None or backend.state == OUT
-    pin = pool.pinned(exchange.key) if exchange.key is not None else None
+    pin = _pin_of(exchange, pool)
     if pin is not None:
         backend = pool.backends.get(pin.backend)
-        if backend is not None and has_room(pool, backend):
+        if backend is not None and _has_room(pool, backend):
             return backend
     return None
 
 
-def has_room(pool: Pool, backend: Backend) -> bool:
+def _has_room(pool: Pool, backend: Backend) -> bool:
     """Whether a backend can serve whom something sends there, drained or not."""
     return backend.state != OUT and pool.account.load(backend) < backend.limit
 
 
-def only_place(exchange: Exchange, pool: Pool) -> Backend | None:
+def _pin_of(exchange: Exchange, pool: Pool) -> Pin | None:
+    """The pin that holds the exchange's key."""
+    return pool.pinned(exchange.key) if pool.has_guides and exchange.key is not None else None
+
+
+def _only_place(exchange: Exchange, pool: Pool) -> Backend | None:
     """The backend that may serve the request when no other one may, for a strict pin says so; else None."""
-    pin = pool.pinned(exchange.key) if pool.has_guides and exchange.key is not None else None
+    pin = _pin_of(exchange, pool)
     return pool.backends.get(pin.backend) if pin is not None and pin.on_down == "reject" else None
+
+
+def successor(exchange: Exchange, pool: Pool) -> Backend | None:
+    """The next backend for the request that has not been tried, may serve it and has room; None: there is none now."""
+    only = _only_place(exchange, pool)
+    if only is None:
+        return pool.successor(exchange.h, exchange.tried)
+    return only if only not in exchange.tried and _has_room(pool, only) else None
 
 
 def may_wait(exchange: Exchange, pool: Pool) -> bool:
     """Whether there is a backend that has not been tried and could serve the request if it had room."""
-    only = only_place(exchange, pool)
+    only = _only_place(exchange, pool)
     return pool.has_others(exchange.tried) if only is None else only.state != OUT and only not in exchange.tried
 
 
 def is_choosy(exchange: Exchange, pool: Pool) -> bool:
     """Whether the request may find no seat where others find one."""
-    return bool(exchange.tried) or only_place(exchange, pool) is not None
+    return bool(exchange.tried) or _only_place(exchange, pool) is not None
 
 
 def _backend_of_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) -> Backend | None:
@@ -86,7 +100,7 @@ def _backend_of_cookie(exchange: Exchange, pool: Pool, cookies: CookieAffinity) 
 def _has_no_other_place(exchange: Exchange, pool: Pool) -> bool:
     """Whether a strict pin says where the request is to go, though that cannot serve now; then it waits there, or has
     been refused."""
-    only = only_place(exchange, pool)
+    only = _only_place(exchange, pool)
     if only is None:
         return False
     if only.state == OUT:
@@ -113,12 +127,12 @@ def place_of(exchange: Exchange, pool: Pool) -> Backend | None:
         backend = pool.backends.get(named.name) if named is not None else None
         if backend is not None and backend.state != OUT:
             return backend
-    pin = pool.pinned(exchange.key) if exchange.key is not None else None
-    if pin is not None:
-        backend = pool.backends.get(pin.backend)
-        if backend is not None and backend.state != OUT:
+    pin = _pin_of(exchange, pool)
+    backend = pool.backends.get(pin.backend) if pin is not None else None
+    if pin is not None and backend is not None:
+        if backend.state != OUT:
             return backend
-        if only_place(exchange, pool) is not None:
+        if pin.on_down == "reject":
             return None
     return pool.place_of(exchange.h)
 
@@ -152,13 +166,11 @@ def take_seat(exchange: Exchange, pool: Pool) -> bool:
     tried = exchange.tried
     backend: Backend | None
     guided = _guided(exchange, pool) if pool.has_guides and not tried else None
-    only = only_place(exchange, pool)
+    only = _only_place(exchange, pool)
     if guided is not None:
         backend, decision = guided, PINNED
-    elif only is not None:
-        backend, decision = only if only not in tried and has_room(pool, only) else None, RETRY
-    elif tried:
-        backend, decision = pool.successor(h, tried), RETRY
+    elif tried or only is not None:
+        backend, decision = successor(exchange, pool), RETRY
     elif h != NO_HASH:
         backend, decision = pool.pick(h)
     else:

@@ -63,7 +63,7 @@ from lbproxy.dataplane.deadlines import (
     DUE_TUNNEL,
     DUE_UPSTREAM,
 )
-from lbproxy.dataplane.placement import has_room, may_wait, only_place, wait_for_seat
+from lbproxy.dataplane.placement import may_wait, successor, wait_for_seat
 from lbproxy.dataplane.plane import monotonic
 from lbproxy.dataplane.settling import code_class, end_retry, settle, tell
 
@@ -254,11 +254,7 @@ def _next(exchange: Exchange, pool: Pool) -> Backend | None:
     """The next backend that has not been tried and has room."""
     h = exchange.h
     latest = exchange.plane.latest(pool)
-    only = only_place(exchange, latest)
-    if only is None:
-        following = latest.successor(h, exchange.tried)
-    else:
-        following = only if only not in exchange.tried and has_room(latest, only) else None
+    following = successor(exchange, latest)
     if following is not None and latest is not pool and h != NO_HASH:
         exchange.owner = latest.owner(h)  # it may have changed meanwhile
     return following

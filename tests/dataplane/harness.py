@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from lbproxy.core import ledger
@@ -315,8 +315,21 @@ def waiting_for(gate: asyncio.Event) -> Talk:
     return talk
 
 
+@contextmanager
+def refusing() -> Iterator[int]:
+    """A port that nobody listens on, kept from others meanwhile."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
+
+
 def answer(body: bytes = b"ok", status: str = "200 OK", extra: bytes = b"") -> bytes:
     return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n%b\r\n%b" % (status.encode(), len(body), extra, body)
+
+
+def status(octets: bytes) -> int:
+    """That of the first answer in them."""
+    return int(octets[9:12])
 
 
 def request(

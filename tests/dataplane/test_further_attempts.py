@@ -28,12 +28,9 @@ from tests.dataplane.harness import (
     reload,
     request,
     running,
+    status,
     waiting_for,
 )
-
-
-def status(octets: bytes) -> int:
-    return int(octets[9:12])
 
 
 def counted(proxy: Plane) -> int:

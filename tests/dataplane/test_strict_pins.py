@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -21,16 +18,14 @@ from tests.dataplane.harness import (
     backend,
     pool_of,
     read_head,
+    refusing,
     request,
     running,
+    status,
     waiting_for,
 )
 
 PINNED = b"kim"
-
-
-def status(octets: bytes) -> int:
-    return int(octets[9:12])
 
 
 def pinned(*ports: int) -> PoolSpec:
@@ -43,14 +38,6 @@ def one_seat(pool: PoolSpec, *names: str) -> PoolSpec:
     return replace(
         pool, backends=tuple(replace(each, max_in_flight=1) if each.name in names else each for each in pool.backends)
     )
-
-
-@contextmanager
-def refusing() -> Iterator[int]:
-    """A port that nobody listens on, kept from others meanwhile."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield sock.getsockname()[1]
 
 
 async def until_asked(proxy: Plane, b: Backend) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -13,18 +10,10 @@ import pytest
 from lbproxy.core import ledger
 from lbproxy.core.account import OUT
 from lbproxy.core.spec import HeaderPolicy, PoolSpec, Queue, Sticky
-from tests.dataplane.harness import answer, answering, backend, pool_of, request, running
+from tests.dataplane.harness import answer, answering, backend, pool_of, refusing, request, running
 
 TELLING = HeaderPolicy(debug=True)
 HERE = ("127.0.0.0/8",)
-
-
-@contextmanager
-def refusing() -> Iterator[int]:
-    """A port that nobody listens on, kept from others meanwhile."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        yield sock.getsockname()[1]
 
 
 def told(response: bytes) -> dict[str, str]:

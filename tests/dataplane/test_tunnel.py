@@ -26,6 +26,7 @@ from tests.dataplane.harness import (
     reload,
     request,
     running,
+    waiting_for,
 )
 
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: echo\r\n"
@@ -293,13 +294,7 @@ async def test_a_tunnel_stays_where_its_sessions_cookie_says_while_that_serves()
 
 async def test_a_tunnel_that_was_spilled_stays_until_its_key_moves() -> None:
     gate = asyncio.Event()
-
-    async def holding(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_head(reader)
-        await gate.wait()
-        writer.write(answer())
-
-    async with backend(holding) as b0, backend(echo) as b1:
+    async with backend(waiting_for(gate)) as b0, backend(echo) as b1:
         pool = replace(pool_of(b0.port, b1.port), on_move="close")
         one_seat = replace(pool.backends[0], max_in_flight=1)
         async with running(replace(pool, backends=(one_seat, pool.backends[1]))) as proxy:
