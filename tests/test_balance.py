@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lbproxy.core.account import DRAINING, OUT, SERVING, Account, Backend
+from lbproxy.core.account import CROWD, DRAINING, OUT, SERVING, Account, Backend
 from lbproxy.core.balance import Pool
 from lbproxy.core.forge import build_ring
-from lbproxy.core.hashing import hash_key
+from lbproxy.core.hashing import NO_HASH, hash_key
 from lbproxy.core.ledger import (
     BACKEND_IN_FLIGHT,
     FAILOVER,
@@ -72,16 +72,28 @@ def one(spec: PoolSpec, zone: str = "") -> Pool:
     return machine(spec, zone=zone)[0]
 
 
+def take(account: Account, backend: Backend, h: int) -> None:
+    """Take a seat, of which the other workers know then."""
+    account.acquire(backend, h)
+    account.tell()
+
+
+def give_back(account: Account, backend: Backend, h: int) -> None:
+    """Give a seat back, of which the other workers know then."""
+    account.release(backend, h)
+    account.tell()
+
+
 def fill(pool: Pool, name: str, seats: int) -> None:
     """Let a backend hold so many exchanges without a key."""
     for _ in range(seats):
-        pool.account.acquire(pool.backends[name], -1)
+        take(pool.account, pool.backends[name], -1)
 
 
 def empty(pool: Pool, name: str) -> None:
     """Let it have answered them all."""
     for _ in range(pool.backends[name].in_flight):
-        pool.account.release(pool.backends[name], -1)
+        give_back(pool.account, pool.backends[name], -1)
 
 
 def picked(pool: Pool, h: int) -> tuple[str, int]:
@@ -275,7 +287,7 @@ class TestHotKeys:
             backend, decision = pool.pick(self.HOT)
             assert backend is not None
             assert decision == (OWNER if backend.name == order[0] else SPILL_HOT)
-            pool.account.acquire(backend, self.HOT)
+            take(pool.account, backend, self.HOT)
             used[backend.name] += 1
         assert set(used) >= set(order[:3])
         assert used[order[0]] >= max(used[name] for name in order[3:])
@@ -331,7 +343,7 @@ class TestHotKeys:
             backend, decision = pool.pick(self.HOT)
             assert backend is not None
             assert decision == FAILOVER
-            pool.account.acquire(backend, -1)
+            take(pool.account, backend, -1)
             seen.add(backend.name)
         assert seen == set(order[1:3])
 
@@ -341,14 +353,14 @@ class TestHotKeys:
         for number, h in enumerate(KEYS[1:161]):
             pool = pools[number % workers]
             pool.account.seen(h)
-            pool.account.acquire(pool.backends[picked(pool, h)[0]], h)
+            take(pool.account, pool.backends[picked(pool, h)[0]], h)
         held: list[tuple[Pool, Backend]] = []
         for number in range(40):
             pool = pools[number % workers]
             backend, _ = pool.pick(self.HOT)
             assert backend is not None
             pool.account.seen(self.HOT)
-            pool.account.acquire(backend, self.HOT)
+            take(pool.account, backend, self.HOT)
             held.append((pool, backend))
         self.ticks(pools, 100.0, 15)
         assert [pool.account.held_by_key(self.HOT) for pool in pools] == [40] * workers
@@ -356,7 +368,7 @@ class TestHotKeys:
         assert len(reaches) == 1
         assert reaches.pop() > 2
         for pool, backend in held:
-            pool.account.release(backend, self.HOT)
+            give_back(pool.account, backend, self.HOT)
         self.ticks(pools, 101.5, 100)
         assert [pool.account.hot.reach for pool in pools] == [{}] * workers
         assert [pool.account.held_by_key(self.HOT) for pool in pools] == [0] * workers
@@ -366,7 +378,7 @@ class TestHotKeys:
         pool = one(spec)
         for h in (*KEYS[1:161], *[self.HOT] * 40):
             pool.account.seen(h)
-            pool.account.acquire(pool.backends[picked(pool, h)[0]], h)
+            take(pool.account, pool.backends[picked(pool, h)[0]], h)
         self.ticks([pool], 100.0, 15)
         return pool
 
@@ -457,7 +469,7 @@ class TestZones:
         for _ in range(60):
             backend, _ = pool.least_loaded()
             assert backend is not None
-            pool.account.acquire(backend, -1)
+            take(pool.account, backend, -1)
         assert {name: each.in_flight for name, each in pool.backends.items() if each.in_flight} == dict.fromkeys(
             ("a1", "a2", "a3"), 20
         )
@@ -507,7 +519,7 @@ class TestZones:
             h = hash_key(b"%d" % number)
             backend, _ = pool.pick(h)
             assert backend is not None
-            pool.account.acquire(backend, h)
+            take(pool.account, backend, h)
             zones[backend.spec.zone] += 1
             pool.tick(1000.0)
         return zones
@@ -638,7 +650,7 @@ class TestLeastLoaded:
             backend, decision = pool.least_loaded()
             assert backend is not None
             assert decision == NO_KEY
-            pool.account.acquire(backend, -1)
+            take(pool.account, backend, -1)
         assert {name: backend.in_flight for name, backend in pool.backends.items()} == {"a": 20, "b": 40, "c": 100}
 
     def test_one_that_comes_back_does_not_get_all_that_it_missed(self) -> None:
@@ -672,15 +684,62 @@ class TestLeastLoaded:
         return backend.name
 
 
+class TestTelling:
+    def test_without_a_crowd_the_others_know_at_once(self) -> None:
+        here, there = machine(pool_spec(2), workers=2)
+        mine, seen = here.backends["b1"], there.backends["b1"]
+        for held in range(1, CROWD):
+            assert not here.account.acquire(mine, NO_HASH)
+            assert there.account.load(seen) == held
+        for held in reversed(range(CROWD - 1)):
+            assert not here.account.release(mine, NO_HASH)
+            assert there.account.load(seen) == held
+
+    def test_a_crowd_is_told_of_together_and_asked_for_once(self) -> None:
+        here, there = machine(pool_spec(2), workers=2)
+        fill(here, "b1", CROWD)
+        moves = [here.account.acquire(here.backends[name], KEYS[0]) for name in ("b1", "b2", "b1", "b2")]
+        moves.append(here.account.release(here.backends["b2"], KEYS[0]))
+        assert moves == [True, False, False, False, False]
+        assert [there.account.load(backend) for backend in there.backends.values()] == [CROWD, 0]
+        here.account.tell()
+        assert [there.account.load(backend) for backend in there.backends.values()] == [CROWD + 2, 1]
+        assert there.account.total_with_one_more() == CROWD + 4
+        assert here.account.acquire(here.backends["b2"], KEYS[0])  # and so on
+
+    def test_where_a_limit_has_to_be_kept_they_know_at_once(self) -> None:
+        spec = BackendSpec("b1", Address("127.0.0.1", 1), max_in_flight=50)
+        here, there = machine(pool_spec([spec]), workers=2)
+        for held in range(1, 2 * CROWD):
+            assert not here.account.acquire(here.backends["b1"], NO_HASH)
+            assert there.account.load(there.backends["b1"]) == held
+
+    @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.booleans()), max_size=60))
+    def test_once_told_the_others_are_right(self, moves: list[tuple[bool, int, bool]]) -> None:
+        here, there = machine(pool_spec(3), workers=2)
+        backends = list(here.backends.values())
+        for takes, at, tells in moves:
+            if takes:
+                here.account.acquire(backends[at], NO_HASH)
+            elif backends[at].in_flight:
+                here.account.release(backends[at], NO_HASH)
+            if tells:
+                here.account.tell()
+                assert [there.account.load(each) for each in there.backends.values()] == [
+                    each.in_flight for each in backends
+                ]
+                assert there.account.total_with_one_more() == here.account.in_flight + 1
+
+
 class TestTunnels:
     @pytest.mark.parametrize(("weight", "seats"), [(0.0, 0), (0.1, 1), (0.3, 4), (1.0, 14), (2.5, 35)])
     def test_they_count_apart_with_a_weight_of_their_own(self, weight: float, seats: int) -> None:
         here, there = machine(pool_spec(3, bounded_load=BoundedLoad(1.25, 0, weight)), workers=2)
         account, backend = here.account, here.backends["b2"]
         for number in range(14):
-            account.acquire(backend, KEYS[number])
+            take(account, backend, KEYS[number])
             account.begin_tunnel(backend, KEYS[number], weight)
-        account.acquire(backend, -1)
+        take(account, backend, -1)
         assert backend.in_flight == account.in_flight == seats + 1
         assert there.account.load(there.backends["b2"]) == there.account.total_with_one_more() - 1 == seats + 1
         assert account.meter.held == {}
@@ -694,7 +753,7 @@ class TestTunnels:
         pool = one(spec)
         backend = pool.backends["b1"]
         for _ in range(10):
-            pool.account.acquire(backend, -1)
+            take(pool.account, backend, -1)
             pool.account.begin_tunnel(backend, -1, 1.0)
         heavier = replace(spec, bounded_load=BoundedLoad(tunnel_weight=0.5))
         Pool(heavier, pool.account, pool.backends, pool)
@@ -706,7 +765,7 @@ class TestTunnels:
         pool = one(pool_spec(4, bounded_load=BoundedLoad(1.25, 0, 0.5)))
         h = key_of(pool, "b1")
         for _ in range(12):
-            pool.account.acquire(pool.backends["b1"], -1)
+            take(pool.account, pool.backends["b1"], -1)
             pool.account.begin_tunnel(pool.backends["b1"], -1, 0.5)
         assert picked(pool, h) == (names(pool.walk(h))[1], SPILL_FULL)
 
@@ -824,7 +883,7 @@ class Balancing(RuleBasedStateMachine):
         is_limited = any(each.limit < 1000 for each in pool.backends.values())
         if slots is not None and not is_limited:
             assert before[backend.name] < slots, "the bound holds, strictly"
-        account.acquire(backend, h)
+        take(account, backend, h)
         self.held.append((worker, backend, h))
 
     @rule(worker=st.integers(0, 1))
@@ -834,7 +893,7 @@ class Balancing(RuleBasedStateMachine):
         assert decision == NO_KEY
         if backend is not None:
             assert backend.eligible
-            pool.account.acquire(backend, -1)
+            take(pool.account, backend, -1)
             self.held.append((worker, backend, -1))
 
     @precondition(lambda self: self.held)
@@ -843,7 +902,7 @@ class Balancing(RuleBasedStateMachine):
         for _ in range(max(1, int(len(self.held) * share))):
             at = data.draw(st.integers(0, len(self.held) - 1)) if len(self.held) < 10 else 0
             worker, backend, h = self.held.pop(at)
-            self.pools[worker].account.release(backend, h)
+            give_back(self.pools[worker].account, backend, h)
 
     @rule(states=states_of_seven)
     def adopt(self, states: dict[str, int]) -> None:

@@ -1,7 +1,8 @@
 """What a worker keeps of a pool's traffic: an account of each backend, and one of the pool as a whole.
 
 What is in flight is counted machine-wide: a worker's own count is exact, and those of the other workers are read from
-their cells when the question is asked.
+their cells when the question is asked. Busy workers tell it each other once per turn of their event loops, and at once
+where a backend has a limit of its own.
 
 Both outlive the snapshots that name them, so what is in flight is known across reloads.
 """
@@ -29,6 +30,9 @@ SERVING: Final = 0
 DRAINING: Final = 1  # nothing new, but sessions that are known to be here may stay
 OUT: Final = 2  # down, ejected or not yet known
 
+# With fewer requests than this in flight there is no crowd, and nothing is put off for the sake of all.
+CROWD: Final = 4
+
 _NO_LIMIT: Final = 1 << 62
 
 
@@ -38,9 +42,10 @@ class Backend:
 
     `idle` holds its idle connections, the one used last at the right end; only the data plane looks into it. `keep`
     says how many of them and for how long, None when none are kept: as the configuration has it, or because the backend
-    is in no pool any more. `errors` counts failures in a row. `salt` goes into the marks of the sessions that live
-    there. `served` is the virtual time of the balance for requests without a key: requests served over weight. Of its
-    `in_flight`, `tunnel_seats` are what its `tunnels` count as. `tally` is for the data plane to gather in.
+    is in no pool any more. `errors` counts failures in a row. `is_told` says that the other workers know of
+    `in_flight`. `salt` goes into the marks of the sessions that live there. `served` is the virtual time of the balance
+    for requests without a key: requests served over weight. Of its `in_flight`, `tunnel_seats` are what its `tunnels`
+    count as. `tally` is for the data plane to gather in.
     """
 
     __slots__ = (
@@ -49,7 +54,7 @@ class Backend:
         # from the configuration and the control plane
         "eligible", "keep", "limit", "member", "most_connections", "row", "spec", "state", "weight",
         # the account
-        "connections", "errors", "idle", "in_flight", "served", "tally", "tunnel_seats", "tunnels",
+        "connections", "errors", "idle", "in_flight", "is_told", "served", "tally", "tunnel_seats", "tunnels",
     )  # fmt: skip
 
     def __init__(self, spec: BackendSpec, row: int, weight: float) -> None:
@@ -60,6 +65,7 @@ class Backend:
         self.eligible = False
         self.member = -1
         self.in_flight = 0
+        self.is_told = True
         self.tunnels = 0
         self.tunnel_seats = 0
         self.connections = 0
@@ -109,8 +115,9 @@ class Account:
     """
 
     __slots__ = (
-        "_answered", "_held", "_held_elsewhere", "_smoothed", "budget", "cells", "homes", "hot", "in_flight", "leaving",
-        "level", "meter", "peers", "row", "sample", "seen", "sessions", "sketch_row", "tally", "tunnels", "waiting",
+        "_answered", "_held", "_held_elsewhere", "_smoothed", "_untold", "budget", "cells", "homes", "hot", "in_flight",
+        "leaving", "level", "meter", "peers", "row", "sample", "seen", "sessions", "sketch_row", "tally", "tunnels",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, cells: Cells, peers: Sequence[Cells], row: int, sketch_row: int) -> None:
@@ -135,6 +142,7 @@ class Account:
         self._smoothed: Final = Smoothed()
         self.level = 0
         self.tally: Final = Tally()
+        self._untold: Final[list[Backend]] = []
 
     def load(self, backend: Backend) -> int:
         """What a backend holds machine-wide."""
@@ -151,28 +159,22 @@ class Account:
             total += cells[self.row + POOL_IN_FLIGHT]
         return self.level if self.level > total else total
 
-    def acquire(self, backend: Backend, h: int) -> None:
-        """Take a seat at a backend for key hash `h` (`NO_HASH`: no key)."""
+    def acquire(self, backend: Backend, h: int) -> bool:
+        """Take a seat at a backend for key hash `h` (`NO_HASH`: no key). Whether somebody has to `tell` of it soon, who
+        has not been asked to yet."""
         backend.in_flight += 1
         self.in_flight += 1
-        cells = self.cells
-        cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
-        if self.peers:
-            cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         if h != NO_HASH:
             held = self._held
             held[h] = held.get(h, 0) + 1
         if backend.most_connections is not None:
             backend.count_connections()
+        return self._moved(backend)
 
-    def release(self, backend: Backend, h: int) -> None:
-        """Give a seat back, exactly once for each `acquire`."""
+    def release(self, backend: Backend, h: int) -> bool:
+        """Give a seat back, exactly once for each `acquire`. Whether somebody has to `tell` of it, as there."""
         backend.in_flight -= 1
         self.in_flight -= 1
-        cells = self.cells
-        cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
-        if self.peers:
-            cells[self.row + POOL_IN_FLIGHT] = self.in_flight
         if backend.most_connections is not None:
             backend.count_connections()
         if h != NO_HASH:
@@ -182,11 +184,37 @@ class Account:
                 held[h] = seats
             else:
                 del held[h]
+        return self._moved(backend)
+
+    def _moved(self, backend: Backend) -> bool:
+        """What a backend holds has changed: tell the others at once, or when somebody calls `tell`. A turn of the event
+        loop takes and gives back many seats of few backends, and a cell that others read is dear to write."""
+        if self.in_flight < CROWD or backend.limit != _NO_LIMIT:
+            self.cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
+            if self.peers:
+                self.cells[self.row + POOL_IN_FLIGHT] = self.in_flight
+            return False
+        if not backend.is_told:
+            return False
+        backend.is_told = False
+        self._untold.append(backend)
+        return len(self._untold) == 1
+
+    def tell(self) -> None:
+        """Tell the other workers what has been put off for this."""
+        cells = self.cells
+        for backend in self._untold:
+            backend.is_told = True
+            cells[backend.row + BACKEND_IN_FLIGHT] = backend.in_flight
+        self._untold.clear()
+        if self.peers:
+            cells[self.row + POOL_IN_FLIGHT] = self.in_flight
 
     def begin_tunnel(self, backend: Backend, h: int, weight: float) -> None:
         """An exchange has become a tunnel: it gives its seat back, and all the backend's tunnels together count as
         `weight` seats each, rounded down."""
         self.release(backend, h)
+        self.tell()
         backend.tunnels += 1
         self.count_tunnels(backend, weight)
 

@@ -93,11 +93,16 @@ class Meter:
         requests, work = self._requests, self._work
         per_request = 1 / requests.total if requests.total else 0.0
         per_work = 1 / work.total if work.total else 0.0
-        share = {
-            h: max(requests.kept.get(h, 0.0) * per_request, work.kept.get(h, 0.0) * per_work)
-            for h in requests.kept.keys() | work.kept.keys()
-        }
-        top = sorted(share, key=lambda h: (-share[h], h))[:ROWS]
+        share = {h: weight * per_request for h, weight in requests.kept.items()}
+        for h, weight in work.kept.items():
+            part = weight * per_work
+            if part > share.get(h, 0.0):
+                share[h] = part
+        ranked: Iterable[int] = share
+        if len(share) > ROWS:  # to rank the few that may be among the first takes a third of the time of ranking all
+            least = sorted(share.values(), reverse=True)[ROWS - 1]
+            ranked = [h for h, part in share.items() if part >= least]
+        top = sorted(ranked, key=lambda h: (-share[h], h))[:ROWS]
         rows = tuple(
             Row(
                 h,

@@ -104,10 +104,11 @@ def read_table(cells: Sequence[int], at: int) -> Table | None:
     """The table at `at`; None when none has been written, or when it is just being written."""
     number = cells[at + TABLE_CELLS - 1]
     at_us, requests, work, count = cells[at + 1], cells[at + 2], cells[at + 3], cells[at + 4]
-    end = at + _HEAD + min(count, ROWS) * _WIDTH
+    first = at + _HEAD
+    flat = list(cells[first : first + min(count, ROWS) * _WIDTH])
     rows = tuple(
-        Row(cells[cell] % (1 << 64), cells[cell + 1], cells[cell + 2], cells[cell + 3])
-        for cell in range(at + _HEAD, end, _WIDTH)
+        Row(flat[cell] % (1 << 64), flat[cell + 1], flat[cell + 2], flat[cell + 3])
+        for cell in range(0, len(flat), _WIDTH)
     )
     if not number or cells[at] != number:
         return None

@@ -78,6 +78,13 @@ class BackendTally:
         self.codes: Final = [0] * len(CODE_CLASSES)
         self.attempts: Final = Spread()
 
+    def count(self, cells: Cells, row: int) -> None:
+        """Count them into the cells of the backend, whose `row` this is; none are left."""
+        _pour_codes(self.codes, cells, row + BACKEND_REQUESTS)
+        cells[row + BACKEND_OWNED] += self.requests
+        self.requests = 0
+        self.attempts.pour(cells, row + BACKEND_DURATION)
+
 
 @final
 class Tally:
@@ -88,10 +95,11 @@ class Tally:
     the octets of their bodies.
     """
 
-    __slots__ = ("_backends", "_durations", "_first_bytes", "_size")
+    __slots__ = ("_backends", "_codes", "_durations", "_first_bytes", "_size")
 
     def __init__(self) -> None:
         self._backends: Final[list[Backend]] = []
+        self._codes: Final = [0] * len(CODE_CLASSES)
         self._durations: Final = Spread()
         self._first_bytes: Final = Spread()
         self._size = 0
@@ -115,13 +123,17 @@ class Tally:
     def count(self, cells: Cells, row: int) -> None:
         """Count what has been gathered into the cells of the backends and of the pool, whose `row` this is, and forget
         it."""
+        codes = self._codes
         requests = 0
         for backend in self._backends:
             share = backend.tally
             requests += share.requests
             self._first_bytes.add_all(share.attempts)
-            _count_backend(share, cells, row, backend.row)
+            for code in range(len(CODE_CLASSES)):
+                codes[code] += share.codes[code]
+            share.count(cells, backend.row)
         self._backends.clear()
+        _pour_codes(codes, cells, row + POOL_REQUESTS)
         cells[row + POOL_DECISIONS + OWNER] += requests
         cells[row + POOL_RESPONSE_BYTES] += self._size
         self._size = 0
@@ -129,14 +141,10 @@ class Tally:
         self._first_bytes.pour(cells, row + POOL_FIRST_BYTE)
 
 
-def _count_backend(share: BackendTally, cells: Cells, pool_row: int, row: int) -> None:
-    codes = share.codes
+def _pour_codes(codes: list[int], cells: Cells, start: int) -> None:
+    """Count answers by class of status into the cells from `start` on; none are left."""
     for code in range(len(CODE_CLASSES)):
         answers = codes[code]
         if answers:
-            cells[pool_row + POOL_REQUESTS + code] += answers
-            cells[row + BACKEND_REQUESTS + code] += answers
+            cells[start + code] += answers
             codes[code] = 0
-    cells[row + BACKEND_OWNED] += share.requests
-    share.requests = 0
-    share.attempts.pour(cells, row + BACKEND_DURATION)

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast, final
 
 from lbproxy.core import exchange as states
+from lbproxy.core.account import CROWD
 from lbproxy.core.exchange import NO_SHAPE
 from lbproxy.core.headers import CLOSE_LINE, KEEP_ALIVE_LINE, BadMessage
 from lbproxy.core.ledger import LISTENER_ACCEPTED, LISTENER_OPEN, LISTENER_REFUSED
@@ -456,13 +457,13 @@ class Downstream:
         self._send_early()
         self.transport.write(data)
 
-    def send_last(self, data: bytes, is_busy: bool) -> None:
-        """Send the last octets of an answer that has been counted. When there `is_busy` traffic, they can wait for the
-        end of the loop's turn."""
+    def send_last(self, data: bytes, in_flight: int) -> None:
+        """Send the last octets of an answer that has been counted. When enough others are `in_flight` in its pool, they
+        can wait for the end of the loop's turn."""
         turn = self.plane.turn
-        if is_busy and not self.pending and not self.unsent:
+        if in_flight >= CROWD and not self.pending and not self.unsent:
             self.unsent = data
-            turn.send(self)
+            turn.send(self, in_flight)
         else:
             turn.count()
             self.send(data)

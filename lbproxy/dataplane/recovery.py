@@ -223,6 +223,7 @@ def _move_on(exchange: Exchange, pool: Pool, failed: Backend, following: Backend
     exchange.drop_upstream()
     exchange.has_seat = False
     pool.account.release(failed, exchange.h)
+    pool.account.tell()
     end_retry(exchange, pool, RETRY_FAILED)
     exchange.retried_for = reason
     exchange.attempt_later(following)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, final
 
-from lbproxy.core.account import Backend
+from lbproxy.core.account import CROWD, Backend
 from lbproxy.core.balance import Pool
 from lbproxy.core.exchange import (
     BODY,
@@ -60,7 +60,6 @@ from lbproxy.dataplane.plane import Plane, monotonic
 from lbproxy.dataplane.recovery import attempt_failed, no_resources, try_elsewhere
 from lbproxy.dataplane.settling import end_retry, settle, tell
 from lbproxy.dataplane.tunnel import Tunnel, switch_protocols
-from lbproxy.dataplane.turn import BUSY
 from lbproxy.dataplane.upstream import HEAD, Upstream
 from lbproxy.dataplane.wire import ResponseParser
 
@@ -241,7 +240,9 @@ class Exchange(Finished):
         self.backend_name = backend.name
         self.attempts += 1
         self.has_seat = True
-        pool.account.acquire(backend, self.h)
+        account = pool.account
+        if account.acquire(backend, self.h):
+            plane.turn.moved(account)
         is_careful = self.down != DONE or self.method not in IDEMPOTENT
         upstream = take_idle(plane, backend, is_careful)
         if upstream is not None:
@@ -286,9 +287,10 @@ class Exchange(Finished):
         pool = self.pool
         assert pool is not None
         held_size = self.held_size
-        if self.down == DONE and held_size <= _SHORT_BODY and pool.account.in_flight >= BUSY:
+        in_flight = pool.account.in_flight
+        if self.down == DONE and held_size <= _SHORT_BODY and in_flight >= CROWD:
             upstream.unsent = b"".join((self.head, *self.held)) if held_size else self.head
-            self.plane.turn.ask(upstream)
+            self.plane.turn.ask(upstream, in_flight)
         elif held_size:
             upstream.transport.writelines([self.head, *self.held])
             self.keep_repeatable()
@@ -562,7 +564,8 @@ class Exchange(Finished):
             self.has_seat = False
             self.up = BROKEN
             account = pool.account
-            account.release(backend, self.h)
+            if account.release(backend, self.h):
+                self.plane.turn.moved(account)
             if account.waiting:
                 self.plane.fill_seats(pool)
 
@@ -584,8 +587,7 @@ class Exchange(Finished):
         downstream = self.downstream
         if last:
             pool = self.pool
-            is_busy = pool is not None and pool.account.in_flight >= BUSY
-            downstream.send_last(last, is_busy)
+            downstream.send_last(last, pool.account.in_flight if pool is not None else 0)
         else:
             self.plane.turn.count()
         tell(self)

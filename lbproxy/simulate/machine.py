@@ -83,6 +83,7 @@ class Machine:
         if backend is None:
             return FULL if decision == SPILL_FULL else NOBODY, -1
         pool.account.acquire(backend, h)
+        pool.account.tell()
         return self._index[backend.name], decision
 
     @staticmethod
@@ -100,7 +101,9 @@ class Machine:
         return pool.pick(h)
 
     def leave(self, worker: int, backend: int, h: int) -> None:
-        self.pools[worker].account.release(self._backends[worker][backend], h)
+        account = self.pools[worker].account
+        account.release(self._backends[worker][backend], h)
+        account.tell()
 
     def tick(self, worker: int, now: float) -> None:
         self.pools[worker].tick(now)

@@ -13,10 +13,9 @@ from typing import Any, Literal
 import pytest
 
 from lbproxy.core import ledger
-from lbproxy.core.account import DRAINING, OUT, SERVING
+from lbproxy.core.account import CROWD, DRAINING, OUT, SERVING
 from lbproxy.core.retry import REFUSALS
 from lbproxy.core.spec import Queue, Retry, Route
-from lbproxy.dataplane.turn import BUSY
 from tests.dataplane.harness import (
     PATIENCE_S,
     Plane,
@@ -287,8 +286,8 @@ async def test_a_kept_connection_is_looked_at_again_when_a_request_has_waited_fo
 
     async with backend(talk) as b0, running(pool_of(b0.port)) as proxy:
         assert status(await proxy.ask(request())) == 200
-        held = [asyncio.create_task(proxy.ask(request(target="/held"))) for _ in range(BUSY)]
-        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == BUSY)
+        held = [asyncio.create_task(proxy.ask(request(target="/held"))) for _ in range(CROWD)]
+        await proxy.settled(lambda: proxy.backend_cell("b0", ledger.BACKEND_IN_FLIGHT) == CROWD)
         assert status(await proxy.ask(request())) == 200  # on a connection that is now the only idle one
         known = set(proxy.plane._listeners["l"].connections)
         reader, writer = await proxy.connect()

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbproxy.core import ledger
+from lbproxy.core.account import CROWD
 from lbproxy.core.spec import ListenerTimeouts
 from lbproxy.dataplane import flow
 from lbproxy.dataplane.downstream import AWAIT, Downstream
 from lbproxy.dataplane.plane import monotonic
-from lbproxy.dataplane.turn import BUSY, MOST
+from lbproxy.dataplane.turn import MOST
 from tests.dataplane.harness import (
     PATIENCE_S,
     Plane,
@@ -106,7 +107,7 @@ async def test_a_turn_begins_so_many_requests_and_the_others_in_the_order_in_whi
             has_begun = [side.mode != AWAIT or side.exchange.target != b"" for side in sides]
             begun.append(sum(has_begun))
             assert has_begun == sorted(has_begun, reverse=True)
-        assert begun[0] in range(MOST - BUSY + 1, MOST + 1)  # a few of the turns before may count
+        assert begun[0] in range(MOST - CROWD + 1, MOST + 1)  # a few of the turns before may count
         assert all(after - before <= MOST for before, after in pairwise(begun))
         for number, (reader, writer) in enumerate(streams):
             await read_head(reader)

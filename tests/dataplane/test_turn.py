@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from lbproxy.core import ledger
+from lbproxy.core.account import CROWD
 from lbproxy.core.exchange import IDLE
 from lbproxy.core.spec import Retry
-from lbproxy.dataplane.turn import BUSY, MOST
+from lbproxy.dataplane.turn import FEW, LARGE_CROWD, MOST, Turn
 from lbproxy.dataplane.upstream import Upstream
 from tests.dataplane.harness import (
     PATIENCE_S,
@@ -196,7 +197,7 @@ async def test_a_backend_that_leaves_before_it_has_been_asked_costs_nothing(even
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-@pytest.mark.parametrize("others", [0, BUSY])
+@pytest.mark.parametrize("others", [0, CROWD])
 @pytest.mark.parametrize("buffer", [Retry().buffer, 3])
 async def test_a_body_that_has_been_sent_is_kept_only_if_it_may_be_sent_again(
     method: str, others: int, buffer: int
@@ -387,3 +388,49 @@ async def test_what_has_been_gathered_is_counted_when_draining_has_ended() -> No
         plane.plane._plane.turn.tallied(pool)
         await plane.plane.drain(0.1)
         assert plane.pool_cell(ledger.POOL_REQUESTS + 1) == 1
+
+
+class Callbacks:
+    """A loop that turns when it is told to."""
+
+    def __init__(self) -> None:
+        self._soon: list[Callable[[], object]] = []
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self._soon.append(callback)
+
+    def turn(self) -> None:
+        soon, self._soon = self._soon, []
+        for callback in soon:
+            callback()
+
+
+@pytest.mark.parametrize(
+    ("answers", "crowd", "looks"),
+    [
+        (1, LARGE_CROWD, 2),
+        (FEW - 1, LARGE_CROWD, 2),
+        (FEW, LARGE_CROWD, 1),
+        (1, LARGE_CROWD - 1, 1),
+    ],
+)
+async def test_a_turn_of_a_crowd_with_little_to_send_looks_once_more(answers: int, crowd: int, looks: int) -> None:
+    async with running(pool_of(9)) as plane:
+        clients = [await plane.connect() for _ in range(answers + 1)]
+        connections = list(plane.plane._listeners["l"].connections)
+        loop = Callbacks()
+        turn = Turn(cast(asyncio.AbstractEventLoop, loop), [])
+        for _ in range(2):  # it begins anew every time
+            for connection in connections[:answers]:
+                connection.unsent = b"well"
+                turn.send(connection, crowd)
+            for _ in range(looks - 1):
+                loop.turn()
+                assert all(connection.unsent for connection in connections[:answers])
+                connections[answers].unsent = b"well"
+                turn.send(connections[answers], crowd)  # which goes with them, and makes them wait no longer
+            loop.turn()
+            assert not any(connection.unsent for connection in connections)
+        loop.turn()
+        for _, writer in clients:
+            writer.close()
